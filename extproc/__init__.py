@@ -1,0 +1,3 @@
+"""Overload protection for LLM inference behind Envoy."""
+
+__version__ = "0.1.0"

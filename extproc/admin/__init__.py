@@ -1,0 +1,1 @@
+"""Edges: metrics, state and health over HTTP."""

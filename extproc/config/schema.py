@@ -1,0 +1,257 @@
+"""The policy as frozen structs. YAML keys are the camelCase of the field, `_s` and `_bytes` left off; unknown keys are errors.
+
+Every knob's docstring says unit, default and effect. Values that depend on each other are checked in `parse.py`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType, field
+
+from extproc.model import Priority
+
+
+class Seconds(float):
+    """A duration: `250ms`, `8s`, `1.5m`, `1h`, or a bare number of seconds. Not negative, finite."""
+
+
+class Bytes(int):
+    """A size: `512KiB`, `1MiB`, `1MB`, or a bare number of bytes. Not negative."""
+
+
+class DropPolicy(StrEnum):
+    TAIL = "tail"
+    EARLY_DROP = "early-drop-on-pressure"
+    FAST_REJECT = "fast-reject"
+
+
+class EngineKind(StrEnum):
+    VLLM = "vllm"
+
+
+class ControllerName(StrEnum):
+    FIXED = "fixed"
+    WATERMARK = "watermark"
+
+
+class ShedOrder(StrEnum):
+    LOWEST_FIRST = "lowest-first"
+    UNIFORM = "uniform"
+
+
+class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
+    pass
+
+
+class QueuePolicy(_Section):
+    """One priority's queue."""
+
+    priority: Priority
+    """0, 1, 2 or P0, P1, P2. Required, each priority once."""
+    name: str
+    """What people call it; also accepted in a trusted priority header. Required."""
+    max_queue_size: int
+    """Requests that may wait. Required, at least 0 (0: nobody waits)."""
+    timeout_s: Seconds = field(name="timeout")
+    """Longest wait. Required. Also bounded by `envoy.maxMessageTimeout` - 1 s and by the client's patience."""
+    drop_policy: DropPolicy = DropPolicy.TAIL
+    """Default `tail`."""
+    max_queue_bytes: Bytes = Bytes(64 << 20)
+    """Bytes of request bodies that may wait. Default 64MiB."""
+    max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
+    """`early-drop-on-pressure` only: nobody waits longer while the pool is above its high watermark. Default 10s."""
+    reserved_slots: int = 0
+    """Sequence slots that lower priorities may not use. Default 0. In a pool limited by tokens a slot counts as a mean request."""
+
+
+class TargetPolicy(_Section):
+    """What a priority's users were promised; misses are counted, latency controllers aim for it."""
+
+    ttft_s: Seconds | None = field(name="ttft", default=None)
+    """Time to first token. Default none."""
+    tpot_s: Seconds | None = field(name="tpot", default=None)
+    """Time per output token after the first. Default none."""
+
+
+class EnginesPolicy(_Section):
+    """The engines of one pool and how their metrics are read."""
+
+    kind: EngineKind = EngineKind.VLLM
+    """Default vllm."""
+    static: tuple[str, ...] = ()
+    """`host:port` of each engine, the same as in Envoy's cluster. Default none: no metrics, limits by `fixed` or `failure`."""
+    scrape_interval_s: Seconds = field(name="scrapeInterval", default=Seconds(0.1))
+    """Default 100ms; 50ms to 5s."""
+    metrics_path: str = "/metrics"
+    """Default /metrics."""
+
+
+class LimitPolicy(_Section):
+    """A limit for the pool, in requests (sequence slots), in tokens, or both: the tighter binds."""
+
+    requests: int | None = None
+    tokens: int | None = None
+
+
+class FixedPolicy(_Section):
+    """Controller `fixed`: a limit that does not move by itself."""
+
+    limit: LimitPolicy | Literal["auto"] = "auto"
+    """Default auto: `theta` x the KV tokens that the reporting engines hold."""
+    theta: float = 0.80
+    """Share of the KV tokens that estimated costs may fill with `limit: auto`. 0..1, default 0.80."""
+
+
+class WatermarkPolicy(_Section):
+    """Controller `watermark`: rejection from KV usage (CONTROLLER section 1)."""
+
+    high: float = 0.80
+    """Mean KV usage above which newcomers are refused. 0..1, default 0.80. Also where drop policies begin to act."""
+    panic: float = 0.92
+    """Mean KV usage from which all are refused. Above high, to 1, default 0.92."""
+    max_waiting_per_engine: int = 20
+    """More requests waiting inside the engines than this x engines: all are refused. Default 20."""
+    shed: ShedOrder = ShedOrder.LOWEST_FIRST
+    """Who bears the rejection rate: `lowest-first` (the same share of all traffic, taken from P2 first) or `uniform`. Default lowest-first."""
+
+
+class OverridePolicy(_Section):
+    """For the night shift: replaces what the controllers say."""
+
+    limit: LimitPolicy | None = None
+    rejection: float | None = None
+    """0..1, for every priority."""
+
+
+class PoolPolicy(_Section):
+    """The engines behind one Envoy cluster."""
+
+    name: str = "default"
+    models: tuple[str, ...] = ()
+    """Models it serves. Default: every model."""
+    engines: EnginesPolicy = EnginesPolicy()
+    controllers: tuple[ControllerName, ...] = (ControllerName.FIXED, ControllerName.WATERMARK)
+    """Limits take the minimum, rejections the maximum. Default [fixed, watermark]."""
+    fixed: FixedPolicy = FixedPolicy()
+    watermark: WatermarkPolicy = WatermarkPolicy()
+    targets: dict[Priority, TargetPolicy] = {}
+    override: OverridePolicy = OverridePolicy()
+
+
+class When(_Section):
+    """Conditions of a rule; all that are given must hold. At least one."""
+
+    path: str | None = None
+    """The path without its query; a trailing `*` matches any rest."""
+    header: dict[str, str] | None = None
+    """Header name to value; the value `*` means present. Names in lower case."""
+    model: str | None = None
+    """The body's `model`."""
+    service_tier: str | None = None
+    """The body's `service_tier`."""
+
+
+class ClassificationRule(_Section):
+    """The first rule that holds decides; what it leaves open the next ones decide."""
+
+    when: When
+    priority: Priority | UnsetType = UNSET
+    pool: str | UnsetType = UNSET
+    bypass: bool = False
+    """True: pass untouched, uncounted in any limit."""
+
+
+class TrustPolicy(_Section):
+    """Which of a client's headers are believed."""
+
+    headers: tuple[str, ...] = ()
+    """Of `x-priority`. Default none."""
+
+
+class RetryAfterPolicy(_Section):
+    """How refused clients are told when to come back."""
+
+    base_s: Seconds = field(name="base", default=Seconds(3.0))
+    """While the drain rate is unknown. Default 3s."""
+    jitter: float = 0.2
+    """Spread, as a share to either side. 0..1, default 0.2."""
+    min_s: Seconds = field(name="min", default=Seconds(1.0))
+    """Default 1s, at least 1s."""
+    max_s: Seconds = field(name="max", default=Seconds(60.0))
+    """Default 60s, at most 60s: some clients ignore more."""
+
+
+class EnvoyPolicy(_Section):
+    """Envoy's settings, which are not visible from here. `extproc check` compares them with the Envoy file."""
+
+    message_timeout_s: Seconds = field(name="messageTimeout", default=Seconds(0.25))
+    """Default 250ms, as in the shipped envoy.yaml."""
+    max_message_timeout_s: Seconds = field(name="maxMessageTimeout", default=Seconds(300.0))
+    """Default 300s, as in the shipped envoy.yaml. No wait exceeds it - 1 s."""
+
+
+class BodyPolicy(_Section):
+    """Which request bodies are shipped to us."""
+
+    max_bytes: Bytes = field(name="maxBytes", default=Bytes(1 << 20))
+    """JSON bodies up to this size are asked for; larger ones are costed by their length. Default 1MiB. Envoy's and gRPC's limits must be above."""
+
+
+class CostPolicy(_Section):
+    """How a request's cost is estimated."""
+
+    tokens_per_byte: float = 0.25
+    """Prompt tokens per byte of prompt text (of body, where the body is not read). Default 0.25."""
+    default_prompt_tokens: int = 1000
+    """Where neither body nor length is known. Default 1000."""
+    default_output_tokens: int = 256
+    """Where the engines have not yet shown their mean and the body names no maximum. Default 256."""
+
+
+class FailurePolicy(_Section):
+    """What holds while the engines cannot be seen."""
+
+    stale_after_s: Seconds = field(name="staleAfter", default=Seconds(1.0))
+    """A sample older than this is not believed. Default 1s."""
+    rejection: float = 0.5
+    """Share of newcomers refused while no engine reports, lowest priority first. Default 0.5."""
+    capacity: float = 0.5
+    """Share of the last good limit in force while no engine reports. Default 0.5."""
+    unknown_limit: LimitPolicy = LimitPolicy(requests=32)
+    """A pool's limit while its capacity has never been seen. Default {requests: 32}."""
+
+
+DEFAULT_QUEUES = (
+    QueuePolicy(priority=Priority.P0, name="realtime-interactive", max_queue_size=200, timeout_s=Seconds(8)),
+    QueuePolicy(
+        priority=Priority.P1,
+        name="agent-workflow",
+        max_queue_size=500,
+        timeout_s=Seconds(15),
+        drop_policy=DropPolicy.EARLY_DROP,
+    ),
+    QueuePolicy(
+        priority=Priority.P2,
+        name="batch-extraction",
+        max_queue_size=1000,
+        timeout_s=Seconds(60),
+        drop_policy=DropPolicy.FAST_REJECT,
+    ),
+)
+
+
+class Policy(_Section):
+    """The whole file. An empty mapping is valid: everything has a default."""
+
+    queues: tuple[QueuePolicy, ...] = DEFAULT_QUEUES
+    """A priority left out keeps its default. After parsing always P0, P1, P2 in order."""
+    classification: tuple[ClassificationRule, ...] = ()
+    pools: tuple[PoolPolicy, ...] = (PoolPolicy(),)
+    trust: TrustPolicy = TrustPolicy()
+    retry_after: RetryAfterPolicy = RetryAfterPolicy()
+    envoy: EnvoyPolicy = EnvoyPolicy()
+    body: BodyPolicy = BodyPolicy()
+    cost: CostPolicy = CostPolicy()
+    failure: FailurePolicy = FailurePolicy()

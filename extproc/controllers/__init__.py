@@ -1,0 +1,1 @@
+"""Decisions: from what is known of a pool to its limits and rejection rates. Pure."""

@@ -1,0 +1,1 @@
+"""Edges: reading the engines. One module per engine kind turns text into samples; HTTP stays in here."""

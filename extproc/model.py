@@ -1,0 +1,237 @@
+"""The words of DESIGN section 1 as frozen values, shared by every layer. No behaviour beyond arithmetic on themselves.
+
+Units: seconds are float and end in `_s`; tokens are KV-cache tokens and end in `_tokens`; one slot is one sequence in
+an engine's batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from types import MappingProxyType
+
+
+class Priority(IntEnum):
+    """How much a request matters; P0 most. Inside the process an index, on every wire the label `P0`, `P1`, `P2`."""
+
+    P0 = 0
+    P1 = 1
+    P2 = 2
+
+    def __str__(self) -> str:
+        return self.name
+
+
+PRIORITIES = tuple(Priority)
+
+
+class Api(StrEnum):
+    """Whose API a request speaks: decides the shape of a refusal's body."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class Outcome(StrEnum):
+    """How a request left us. Exactly one per request; `outcomes.py` maps each to status, reason and Retry-After."""
+
+    ADMITTED = "admitted"
+    PASSED = "passed"
+    SHED = "shed"
+    QUEUE_FULL = "queue-full"
+    QUEUE_TIMEOUT = "queue-timeout"
+    EARLY_DROP = "early-drop"
+    DEADLINE = "deadline"
+    TOO_LARGE = "too-large"
+    UNAVAILABLE = "unavailable"
+    DRAINING = "draining"
+    CLIENT_GONE = "client-gone"
+
+
+class End(StrEnum):
+    """How a ticket ended; decides what its latency says to the controllers."""
+
+    COMPLETED = "completed"
+    """The response ended by itself: its time counts."""
+    IGNORED = "ignored"
+    """Says nothing about the engines: the client left."""
+    DROPPED = "dropped"
+    """Time-out, 5xx or reset: a sign to back off."""
+    GHOST = "ghost"
+    """The stream is gone but the request may still run upstream: its hold becomes ghost load."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """An amount of a pool's capacity: KV tokens and sequence slots. `inf` means no bound (limits only)."""
+
+    tokens: float = 0.0
+    slots: float = 0.0
+
+    def __add__(self, other: Load) -> Load:
+        return Load(self.tokens + other.tokens, self.slots + other.slots)
+
+    def __sub__(self, other: Load) -> Load:
+        return Load(self.tokens - other.tokens, self.slots - other.slots)
+
+    def scaled(self, factor: float) -> Load:
+        return Load(self.tokens * factor, self.slots * factor)
+
+    def fits(self, limit: Load) -> bool:
+        return self.tokens <= limit.tokens and self.slots <= limit.slots
+
+    def share_of(self, limit: Load) -> float:
+        """The larger of the two shares, 0..; an unbounded dimension has share 0, a zero limit share 1."""
+        tokens = 0.0 if limit.tokens == math.inf else self.tokens / limit.tokens if limit.tokens > 0 else 1.0
+        slots = 0.0 if limit.slots == math.inf else self.slots / limit.slots if limit.slots > 0 else 1.0
+        return max(tokens, slots)
+
+    @property
+    def empty(self) -> bool:
+        return self.tokens <= 0 and self.slots <= 0
+
+
+NOTHING = Load()
+UNLIMITED = Load(math.inf, math.inf)
+
+
+def least(a: Load, b: Load) -> Load:
+    """The tighter of two limits, per dimension."""
+    return Load(min(a.tokens, b.tokens), min(a.slots, b.slots))
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one request takes from a pool: estimated prompt tokens, expected output tokens, sequences."""
+
+    prompt_tokens: int
+    output_tokens: int
+    sequences: int = 1
+
+    @property
+    def load(self) -> Load:
+        """Prompt counted once (its blocks are shared by the sequences), output once per sequence."""
+        return Load(self.prompt_tokens + self.output_tokens * self.sequences, self.sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHead:
+    """A request as its headers tell it. `headers`: lower-case names, the first value of each; pseudo headers are fields."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    bodiless: bool = False
+    request_id: str = ""
+
+    @property
+    def content_length(self) -> int | None:
+        """Bytes announced, None where absent (chunked) or not a number."""
+        text = self.headers.get("content-length", "")
+        return int(text) if text.isascii() and text.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True)
+class BodyFacts:
+    """What a request body says of its cost and class. None: the body does not say, or says nonsense (the engine will)."""
+
+    model: str | None = None
+    prompt_tokens: int | None = None
+    max_output_tokens: int | None = None
+    sequences: int = 1
+    service_tier: str | None = None
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request refused: what is said to the client. `retry_after_s` None: no Retry-After header."""
+
+    outcome: Outcome
+    message: str
+    api: Api = Api.OPENAI
+    retry_after_s: float | None = None
+    priority: Priority | None = None
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSample:
+    """One engine's state at `at` (clock seconds). None is *missing*, never zero.
+
+    `iteration_s`: mean time of an engine step over the last seconds; `*_per_s`: rates over the last seconds;
+    `mean_output_tokens`: of requests finished in the last seconds.
+    """
+
+    engine: str
+    at: float
+    kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    iteration_s: float | None = None
+    preemptions_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+    mean_output_tokens: float | None = None
+    ttft_mean_s: float | None = None
+    ttft_p95_s: float | None = None
+    tpot_mean_s: float | None = None
+    tpot_p95_s: float | None = None
+    frozen: bool = False
+    """Requests run, yet token counters have stood still for the staleness time: the content is old, whatever its age."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """What is known of a pool's engines at one moment: `configured` addresses and the latest sample of each that ever answered."""
+
+    configured: tuple[str, ...] = ()
+    samples: Mapping[str, EngineSample] = field(default_factory=lambda: MappingProxyType({}))
+
+    def reporting(self, now: float, stale_after_s: float) -> tuple[EngineSample, ...]:
+        """Samples young enough to be believed, in the order of `configured`."""
+        known = (self.samples.get(engine) for engine in self.configured)
+        return tuple(s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A pool's traffic over the last seconds as its dispatcher saw it.
+
+    `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
+    `drain_per_s`: load ended per second (None while too little has ended to say);
+    `mean_cost`: of requests offered lately (`NOTHING` while there were none).
+    """
+
+    offered_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
+    waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
+    drain_per_s: Load | None = None
+    mean_cost: Load = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class PoolState:
+    """What the controllers decided for a pool; every replica obeys it.
+
+    `limits[p]`: the pool's total load may not exceed it after admitting a request of priority p (P0's is the pool's limit).
+    `reserved[p]`: load held back for p and those above it: priorities below p together stay within `limits[P0] - reserved`.
+    `rejection[p]`: share of newcomers of priority p refused outright, 0..1.
+    `saturation`: 0 idle, 1 at the limit, as the engines show it; the load in use is compared apart, where it is known.
+    `pressure_at`: saturation from which drop policies act (the high watermark).
+    `engine_max_tokens`: what the largest engine holds, None unknown. `expected_output_tokens`: mean of late, None unknown.
+    """
+
+    limits: tuple[Load, Load, Load]
+    reserved: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
+    rejection: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    saturation: float = 0.0
+    pressure_at: float = 0.80
+    reason: str = "initial"
+    at: float = 0.0
+    engines_reporting: int = 0
+    engine_max_tokens: int | None = None
+    expected_output_tokens: float | None = None

@@ -1,0 +1,106 @@
+"""What the spine asks of the edges, as Protocols and the values that cross them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from extproc.model import NOTHING, Demand, End, Fleet, Load, Outcome, PoolState, Priority
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """One waiter that a replica asks capacity for. `waited_s`: how long it has waited already."""
+
+    priority: Priority
+    load: Load
+    waited_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
+
+    `ghosts`: load newly turned into ghost load since the last ask. `waiting`: per priority, of all waiters, wants included.
+    """
+
+    in_use: tuple[Load, Load, Load]
+    wants: Sequence[Want] = ()
+    waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
+    ghosts: Load = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The ledger's answer. `admitted`: how many of the wants, from the front, may go; the first refused stops the line.
+
+    `total`: the pool's load in use over all replicas, ghost load included, after admission.
+    `ask_again_s`: when capacity may free without any event here (ghost load decaying, other replicas); None: only on a wake.
+    """
+
+    admitted: int
+    state: PoolState
+    total: Load
+    ask_again_s: float | None = None
+
+
+class Ledger(Protocol):
+    """The account of one pool's capacity. An implementation answers every ask exactly once, at once or later, in order."""
+
+    def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
+        """Never raises for trouble behind it: an implementation cut off from its store answers by its local mode."""
+
+    def on_wake(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when a waiter might now be admitted: a limit rose, or capacity was freed elsewhere."""
+
+    @property
+    def state(self) -> PoolState:
+        """The pool state in force, as last heard."""
+
+
+class Publisher(Protocol):
+    """Where a control loop puts its decision."""
+
+    def publish(self, state: PoolState) -> None: ...
+
+
+class FleetSource(Protocol):
+    """Where a control loop sees the engines. `changed` is called on every new sample."""
+
+    def fleet(self) -> Fleet: ...
+
+    def on_sample(self, changed: Callable[[], None]) -> None: ...
+
+
+class DemandSource(Protocol):
+    """Where a control loop sees a pool's traffic."""
+
+    def demand(self, now: float) -> Demand: ...
+
+
+class WireEvent(StrEnum):
+    """Things on the wire worth counting; each a label of one metric."""
+
+    UNEXPECTED_MESSAGE = "unexpected-message"
+    """A message that the stream's state did not call for; answered all the same."""
+    MODE_LACKS_TRAILERS = "mode-lacks-trailers"
+    """Envoy's `protocol_config` shows a mode in which the stream ends before the response does."""
+    LATE_RESET = "late-reset"
+    """A stream ended while we owed a reply for so long that Envoy may have let the request pass."""
+    CLIENT_GONE = "client-gone"
+    BODY_UNREADABLE = "body-unreadable"
+    HANDLER_ERROR = "handler-error"
+
+
+class Observer(Protocol):
+    """Where counts go. Called from the spine and the edges; must be cheap and never raise."""
+
+    def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None: ...
+
+    def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None: ...
+
+    def wire(self, event: WireEvent) -> None: ...
+
+    def scraped(self, engine: str, result: str, *, took_s: float) -> None: ...

@@ -1,0 +1,1 @@
+"""Decisions: who waits, in which order, and who is dropped. Pure."""

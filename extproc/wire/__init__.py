@@ -1,0 +1,1 @@
+"""Edges: Envoy's protocols over gRPC. Protobuf stays in here."""
