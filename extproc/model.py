@@ -235,3 +235,11 @@ class PoolState:
     engines_reporting: int = 0
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderChanges:
+    """Request headers to set and to remove before the engine sees them."""
+
+    set: tuple[tuple[str, str], ...] = ()
+    remove: tuple[str, ...] = ()

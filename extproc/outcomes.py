@@ -28,3 +28,15 @@ ANSWERS: dict[Outcome, Answer] = {
     Outcome.DRAINING: Answer(503, "draining"),
 }
 """Outcomes absent here are not answered by us: admitted and passed go upstream, a client gone hears nothing."""
+
+MESSAGES: dict[Outcome, str] = {
+    Outcome.SHED: "The model is overloaded right now. Please retry after the time given.",
+    Outcome.QUEUE_FULL: "Too many requests are waiting for this model. Please retry after the time given.",
+    Outcome.QUEUE_TIMEOUT: "The request waited for its turn as long as it may. Please retry after the time given.",
+    Outcome.EARLY_DROP: "The request would have waited too long for its turn. Please retry after the time given.",
+    Outcome.DEADLINE: "The request could not have been answered within the time its client allows. Please retry later.",
+    Outcome.TOO_LARGE: "The request is larger than any engine of this model can hold. Please shorten it.",
+    Outcome.UNAVAILABLE: "No engine can serve this model right now. Please retry after the time given.",
+    Outcome.DRAINING: "This gateway is shutting down. Please retry after the time given.",
+}
+"""What the client's developer reads."""

@@ -23,13 +23,15 @@ class Want:
 class Ask:
     """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
 
-    `ghosts`: load newly turned into ghost load since the last ask. `waiting`: per priority, of all waiters, wants included.
+    `waiting`: per priority, of all waiters, wants included. `ghosts`: load newly turned into ghost load since the last ask.
+    `mean_hold_s`: how long load is held here, which tells how fast ghost load goes; None while unknown.
     """
 
     in_use: tuple[Load, Load, Load]
     wants: Sequence[Want] = ()
     waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
     ghosts: Load = NOTHING
+    mean_hold_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class Ledger(Protocol):
         """Never raises for trouble behind it: an implementation cut off from its store answers by its local mode."""
 
     def on_wake(self, wake: Callable[[], None]) -> None:
-        """`wake` is called when a waiter might now be admitted: a limit rose, or capacity was freed elsewhere."""
+        """`wake` is called when a waiter's fate may have changed: a new pool state, or capacity freed elsewhere."""
 
     @property
     def state(self) -> PoolState:

@@ -1,0 +1,142 @@
+"""The order of decisions for one request: class, cost, size, then the pool's dispatcher.
+
+What can be refused from headers is refused from headers: a body that would be refused anyway is never shipped to us.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from extproc.classify import PRIORITY_HEADER, Classifier, HeadClass
+from extproc.config import Policy
+from extproc.cost import estimate, read_body, surely_too_large
+from extproc.dispatcher import Dispatcher, Submission
+from extproc.model import BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.outcomes import MESSAGES
+from extproc.ports import Observer
+from extproc.tickets import Ticket, Waiting
+
+_PATIENCE_HEADER = "x-stainless-read-timeout"
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Not ours to limit: goes on untouched, holds nothing."""
+
+    outcome: Outcome = Outcome.PASSED
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A request classified as far as its headers allow. `wants_body`: its body tells the cost, and is worth shipping."""
+
+    head: RequestHead
+    head_class: HeadClass
+    wants_body: bool
+
+
+class Admission:
+    """One policy snapshot over its pools' dispatchers."""
+
+    def __init__(self, policy: Policy, dispatchers: Mapping[str, Dispatcher], observer: Observer) -> None:
+        self._policy = policy
+        self._classifier = Classifier(policy)
+        self._dispatchers = dispatchers
+        self._observer = observer
+        self._changes = {priority: _header_changes(priority) for priority in Priority}
+
+    def arrive(self, head: RequestHead) -> Pass | Candidate | Rejection:
+        """On request headers."""
+        head_class = self._classifier.head(head)
+        if head_class is None:
+            self._observer.decided(Outcome.PASSED, None, "", waited_s=0.0)
+            return Pass()
+        if head_class.settled:
+            submission = self._submission(head, head_class, head_class.priority, head_class.pool, None, None)
+            if refusal := self._dispatchers[head_class.pool].refuse_on_arrival(submission):
+                return refusal
+        return Candidate(head, head_class, wants_body=self._body_is_worth_it(head))
+
+    def decide(self, candidate: Candidate, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
+        """With the body where it was asked for and came; None: the cost is told by length or by default."""
+        head, head_class = candidate.head, candidate.head_class
+        facts = None if body is None else read_body(body, self._policy.cost)
+        settled = self._classifier.body(head, head_class, facts or BodyFacts())
+        if settled is None:
+            self._observer.decided(Outcome.PASSED, None, "", waited_s=0.0)
+            return Pass()
+        priority, pool = settled
+        dispatcher = self._dispatchers[pool]
+        submission = self._submission(head, head_class, priority, pool, body, facts)
+        if not head_class.settled and (refusal := dispatcher.refuse_on_arrival(submission)):
+            return refusal
+        most = dispatcher.state.engine_max_tokens
+        if facts is not None and most is not None and surely_too_large(facts, most):
+            return self._too_large(submission, pool)
+        return dispatcher.submit(submission)
+
+    def header_changes(self, ticket: Ticket) -> HeaderChanges:
+        """What an admitted request's headers become on the way to the engine."""
+        return self._changes[ticket.priority]
+
+    def drain(self) -> None:
+        """Nobody is let in from now on; who waits is answered `draining`."""
+        for dispatcher in self._dispatchers.values():
+            dispatcher.drain()
+
+    def _body_is_worth_it(self, head: RequestHead) -> bool:
+        """JSON, not compressed, and either of a known fitting length or chunked."""
+        if head.bodiless or "content-encoding" in head.headers:
+            return False
+        media_type = head.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+        length = head.content_length
+        fits = 0 < length <= self._policy.body.max_bytes if length is not None else "content-length" not in head.headers
+        return media_type == "application/json" and fits
+
+    def _submission(
+        self,
+        head: RequestHead,
+        head_class: HeadClass,
+        priority: Priority,
+        pool: str,
+        body: bytes | None,
+        facts: BodyFacts | None,
+    ) -> Submission:
+        length = head.content_length if body is None else len(body)
+        cost = estimate(
+            facts,
+            self._policy.cost,
+            length_bytes=length,
+            generates=head_class.generates,
+            expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
+        )
+        return Submission(priority, cost, head_class.api, len(body or b""), _patience_s(head))
+
+    def _too_large(self, submission: Submission, pool: str) -> Rejection:
+        self._observer.decided(Outcome.TOO_LARGE, submission.priority, pool, waited_s=0.0)
+        return Rejection(
+            outcome=Outcome.TOO_LARGE,
+            message=MESSAGES[Outcome.TOO_LARGE],
+            api=submission.api,
+            priority=submission.priority,
+            pool=pool,
+        )
+
+
+def _patience_s(head: RequestHead) -> float:
+    """How long the client says it waits; inf where it does not say or says nonsense."""
+    try:
+        patience = float(head.headers.get(_PATIENCE_HEADER, "inf"))
+    except ValueError:
+        return math.inf
+    return patience if patience > 0 else math.inf
+
+
+def _header_changes(priority: Priority) -> HeaderChanges:
+    """vLLM: lower runs first, and this header beats the body's `priority`, so it is always ours."""
+    return HeaderChanges(
+        set=(("x-vllm-priority", str(int(priority))), ("x-extproc-priority", str(priority))),
+        remove=(PRIORITY_HEADER,),
+    )

@@ -1,0 +1,50 @@
+"""How many waiters fit a pool: the arithmetic of an ask. Pure, shared by every ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from extproc.model import Load, PoolState
+from extproc.ports import Want
+
+
+def admissible(wants: Sequence[Want], in_use: Sequence[Load], ghosts: Load, state: PoolState) -> int:
+    """How many of the wants, from the front, may go now. The first that may not stops the line: none is passed over.
+
+    `in_use`: load held per priority over all replicas. A want of priority p fits when
+
+    - the total with it stays within `limits[p]`, and
+    - for each priority q above p: the load of all below q with it stays within `limits[P0] - reserved[q]`.
+
+    A want larger by tokens than its limit would never fit: it goes when the pool is otherwise empty. Slots bind always.
+    """
+    used = list(in_use)
+    for count, want in enumerate(wants):
+        if not _fits(want, used, ghosts, state):
+            return count
+        used[want.priority] += want.load
+    return len(wants)
+
+
+def _fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bool:
+    total = sum(used, ghosts)
+    needed = want.load
+    if total.empty and 0 < state.limits[want.priority].tokens < needed.tokens:
+        needed = Load(0.0, needed.slots)
+    if not (total + needed).fits(state.limits[want.priority]):
+        return False
+    pool_limit = state.limits[0]
+    below = ghosts
+    for priority in range(len(used) - 1, want.priority, -1):
+        below += used[priority]
+    for above in range(want.priority - 1, -1, -1):
+        below += used[above + 1]
+        if not (below + needed).fits(pool_limit - state.reserved[above]):
+            return False
+    return True
+
+
+def free(in_use: Sequence[Load], ghosts: Load, state: PoolState, priority: int) -> Load:
+    """What a waiter of this priority could still take, ignoring reserves; never negative."""
+    left = state.limits[priority] - sum(in_use, ghosts)
+    return Load(max(0.0, left.tokens), max(0.0, left.slots))

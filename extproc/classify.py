@@ -1,0 +1,111 @@
+"""Whose request is this and how much does it matter: from headers and body facts to priority and pool. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from msgspec import UNSET
+
+from extproc.config import ClassificationRule, Policy, When
+from extproc.model import Api, BodyFacts, Priority, RequestHead
+
+_GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
+_SCORING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
+_ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
+PRIORITY_HEADER = "x-priority"
+
+
+@dataclass(frozen=True, slots=True)
+class HeadClass:
+    """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
+
+    `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.
+    """
+
+    api: Api
+    generates: bool
+    priority: Priority
+    pool: str
+    settled: bool
+
+
+class Classifier:
+    """A policy's classification, prepared once per policy.
+
+    The priority comes from the trusted header, else from the first rule that holds and names one, else it is P1. The pool
+    comes from the first rule that holds and names one, else from the model, else it is the first.
+    """
+
+    def __init__(self, policy: Policy) -> None:
+        self._rules = policy.classification
+        self._reads_body = any(rule.when.model or rule.when.service_tier for rule in policy.classification)
+        self._trusts_priority = PRIORITY_HEADER in policy.trust.headers
+        self._names = {str(priority).lower(): priority for priority in Priority} | _ALIASES
+        self._names |= {queue.name.lower(): queue.priority for queue in policy.queues}
+        self._pool_of_model = {model: pool.name for pool in policy.pools for model in pool.models}
+        catch_all = [pool.name for pool in policy.pools if not pool.models]
+        self._default_pool = catch_all[0] if catch_all else policy.pools[0].name
+        self._one_pool = len(policy.pools) == 1
+
+    def head(self, head: RequestHead) -> HeadClass | None:
+        """None: not ours to limit (unknown paths, other methods than POST, rules that say bypass); passes untouched."""
+        path = head.path.split("?", 1)[0].rstrip("/")
+        generates = path.endswith(_GENERATING)
+        if head.method != "POST":
+            return None
+        holding = [rule for rule in self._rules if _holds(rule.when, path, head, None)]
+        if any(rule.bypass for rule in holding):
+            return None
+        if not (generates or path.endswith(_SCORING) or any(rule.when.path for rule in holding)):
+            return None
+        priority, pool = self._decide(head, holding)
+        return HeadClass(
+            api=Api.ANTHROPIC if path.endswith("/messages") else Api.OPENAI,
+            generates=generates or not path.endswith(_SCORING),
+            priority=priority,
+            pool=pool or self._default_pool,
+            settled=not self._reads_body and (self._one_pool or pool is not None),
+        )
+
+    def body(self, head: RequestHead, head_class: HeadClass, facts: BodyFacts) -> tuple[Priority, str] | None:
+        """The final priority and pool; None: a rule on the body says bypass."""
+        if head_class.settled:
+            return head_class.priority, head_class.pool
+        path = head.path.split("?", 1)[0].rstrip("/")
+        holding = [rule for rule in self._rules if _holds(rule.when, path, head, facts)]
+        if any(rule.bypass for rule in holding):
+            return None
+        priority, pool = self._decide(head, holding)
+        return priority, pool or self._pool_of_model.get(facts.model or "", self._default_pool)
+
+    def _decide(self, head: RequestHead, holding: list[ClassificationRule]) -> tuple[Priority, str | None]:
+        trusted = self._trusted_priority(head)
+        ruled = next((rule.priority for rule in holding if rule.priority is not UNSET), Priority.P1)
+        pool = next((rule.pool for rule in holding if rule.pool is not UNSET), None)
+        return (ruled if trusted is None else trusted), pool
+
+    def _trusted_priority(self, head: RequestHead) -> Priority | None:
+        """None where the header is not trusted, not there, or says nothing we know."""
+        if not self._trusts_priority:
+            return None
+        return self._names.get(head.headers.get(PRIORITY_HEADER, "").strip().lower())
+
+
+def _holds(when: When, path: str, head: RequestHead, facts: BodyFacts | None) -> bool:
+    """All given conditions hold. Conditions on the body never hold while the body is not known."""
+    if when.path is not None and not _matches_path(when.path, path):
+        return False
+    if when.header and not all(_matches_header(name, value, head) for name, value in when.header.items()):
+        return False
+    if when.model is not None and (facts is None or facts.model != when.model):
+        return False
+    return when.service_tier is None or (facts is not None and facts.service_tier == when.service_tier)
+
+
+def _matches_path(pattern: str, path: str) -> bool:
+    return path.startswith(pattern[:-1]) if pattern.endswith("*") else path == pattern.rstrip("/")
+
+
+def _matches_header(name: str, value: str, head: RequestHead) -> bool:
+    seen = head.headers.get(name.lower())
+    return seen is not None and (value == "*" or seen == value)

@@ -1,0 +1,356 @@
+"""One pool's dispatcher: the single writer of its queues and of its asks.
+
+Everything here is synchronous, so that no two decisions interleave: requests come in by `submit`, tickets end, the
+ledger answers, a timer fires. Each of these changes the state and then runs `_settle`, which drops whoever's wait is
+over and asks the ledger for the rest until nothing more may go. There is no polling.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+
+from extproc.clock import Clock, Timer
+from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
+from extproc.meters import Traffic
+from extproc.model import NOTHING, Api, Cost, Demand, End, Load, Outcome, PoolState, Priority, Rejection
+from extproc.outcomes import MESSAGES
+from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
+from extproc.queues.bands import Arrival, Bands, Waiter
+from extproc.retry_after import draining_retry_after_s, retry_after_s
+from extproc.tickets import Ticket, Waiting
+
+_WANTS_PER_ASK = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One request as the dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
+
+    priority: Priority
+    cost: Cost
+    api: Api = Api.OPENAI
+    body_bytes: int = 0
+    patience_s: float = math.inf
+
+
+class _Item:
+    """A waiter's request and what became of it. The future exists only once somebody has to wait for it."""
+
+    __slots__ = ("future", "judged", "submission", "verdict")
+
+    def __init__(self, submission: Submission) -> None:
+        self.submission = submission
+        self.judged = False
+        self.verdict: Ticket | Rejection | None = None
+        self.future: asyncio.Future[Ticket | Rejection] | None = None
+
+
+class Dispatcher:
+    """`new_future` makes the futures that waiters await; `longest_wait_s` bounds every wait (Envoy's maximum, less a margin)."""
+
+    def __init__(
+        self,
+        pool: PoolPolicy,
+        queues: tuple[QueuePolicy, ...],
+        *,
+        retry: RetryAfterPolicy,
+        longest_wait_s: float,
+        ledger: Ledger,
+        clock: Clock,
+        observer: Observer,
+        random: Random,
+        new_future: Callable[[], asyncio.Future[Ticket | Rejection]],
+    ) -> None:
+        self.pool = pool.name
+        self._retry = retry
+        self._longest_wait_s = longest_wait_s
+        self._ledger = ledger
+        self._clock = clock
+        self._observer = observer
+        self._random = random
+        self._new_future = new_future
+        self._bands: Bands[_Item] = Bands(queues)
+        self._in_use: list[Load] = [NOTHING, NOTHING, NOTHING]
+        self._new_ghosts = NOTHING
+        self._total = NOTHING
+        self._asked: list[Waiter[_Item]] | None = None
+        self._dirty = False
+        self._settling = False
+        self._draining = False
+        self._timer: Timer | None = None
+        self._timer_at = math.inf
+        self._ask_again_at = math.inf
+        self._traffic = Traffic()
+        ledger.on_wake(self._on_wake)
+
+    # -- requests -------------------------------------------------------------------------------------------------
+
+    def refuse_on_arrival(self, submission: Submission) -> Rejection | None:
+        """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered."""
+        now = self._clock.now()
+        self._traffic.offered(submission.priority, now)
+        if self._draining:
+            return self._reject(Outcome.DRAINING, submission)
+        if self._random.random() < self._ledger.state.rejection[submission.priority]:
+            return self._reject(Outcome.SHED, submission)
+        if self._bands.blocked(submission.priority) and (outcome := self._refusal(submission, now)):
+            return self._reject(outcome, submission)
+        return None
+
+    def submit(self, submission: Submission) -> Ticket | Waiting | Rejection:
+        """Decides now, or queues. The caller has called `refuse_on_arrival` for this request before."""
+        now = self._clock.now()
+        if self._draining:
+            return self._reject(Outcome.DRAINING, submission)
+        submission = self._bounded(submission)
+        self._traffic.costed(submission.cost.load)
+        blocked = self._bands.blocked(submission.priority)
+        if blocked and (outcome := self._refusal(submission, now)):
+            return self._reject(outcome, submission)
+        waiter = self._enqueue(submission, now)
+        waiter.item.judged = blocked
+        self._dirty = True
+        self._settle()
+        item = waiter.item
+        if item.verdict is not None:
+            return item.verdict
+        item.future = self._new_future()
+        return Waiting(
+            verdict=item.future,
+            longest_wait_s=max(0.0, waiter.deadline - now),
+            on_leave=lambda ghost: self._leave(waiter, ghost=ghost),
+        )
+
+    def drain(self) -> None:
+        """From now on nobody is let in; who waits is answered."""
+        self._draining = True
+        for band in self._bands:
+            while waiter := band.head():
+                self._drop(waiter, Outcome.DRAINING)
+        self._settle()
+
+    # -- what others see ------------------------------------------------------------------------------------------
+
+    def demand(self, now: float) -> Demand:
+        return self._traffic.demand(now, self.in_use, self._bands.waiting())
+
+    @property
+    def in_use(self) -> tuple[Load, Load, Load]:
+        first, second, third = self._in_use
+        return first, second, third
+
+    @property
+    def total(self) -> Load:
+        """Load in use over all replicas, ghost load included, as the ledger last said."""
+        return self._total
+
+    @property
+    def state(self) -> PoolState:
+        return self._ledger.state
+
+    @property
+    def bands(self) -> Bands[_Item]:
+        """For reading only."""
+        return self._bands
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    @property
+    def _pressure(self) -> bool:
+        state = self._ledger.state
+        return max(state.saturation, self._total.share_of(state.limits[0])) >= state.pressure_at
+
+    def _bounded(self, submission: Submission) -> Submission:
+        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
+        most = self._ledger.state.engine_max_tokens
+        cost = submission.cost
+        if most is None or cost.load.tokens <= most:
+            return submission
+        prompt = min(cost.prompt_tokens, most)
+        return replace(submission, cost=Cost(prompt, (most - prompt) // cost.sequences, cost.sequences))
+
+    def _refusal(self, submission: Submission, now: float) -> Outcome | None:
+        """Why a request that cannot go at once must not wait either."""
+        arrival = Arrival(submission.priority, now, submission.body_bytes, submission.patience_s)
+        wait_s = self._expected_wait_s(submission.priority)
+        return self._bands.refuse(arrival, pressure=self._pressure, expected_wait_s=wait_s)
+
+    def _expected_wait_s(self, priority: Priority) -> float | None:
+        return self._traffic.expected_wait_s(self._bands.ahead_of(priority), self._total, self._ledger.state, priority)
+
+    def _enqueue(self, submission: Submission, now: float) -> Waiter[_Item]:
+        band = self._bands[submission.priority]
+        longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
+        waiter = Waiter(
+            _Item(submission),
+            priority=submission.priority,
+            load=submission.cost.load,
+            body_bytes=submission.body_bytes,
+            arrived=now,
+            deadline=now + longest_s,
+        )
+        band.push(waiter)
+        return waiter
+
+    # -- the one loop ---------------------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Drops whoever is overdue and asks while there is something to ask. Not reentrant: inner calls only mark."""
+        if self._settling:
+            return
+        self._settling = True
+        now = self._clock.now()
+        try:
+            self._drop_overdue(now)
+            while self._dirty and self._asked is None:
+                self._dirty = False
+                self._ask(now)
+        finally:
+            self._settling = False
+        self._set_timer(now)
+
+    def _ask(self, now: float) -> None:
+        self._asked = self._bands.heads(_WANTS_PER_ASK)
+        ghosts, self._new_ghosts = self._new_ghosts, NOTHING
+        self._ask_again_at = math.inf
+        self._ledger.ask(
+            Ask(
+                in_use=self.in_use,
+                wants=[Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked],
+                waiting=self._bands.waiting(),
+                ghosts=ghosts,
+                mean_hold_s=self._traffic.mean_hold_s,
+            ),
+            self._on_verdicts,
+        )
+
+    def _on_verdicts(self, verdicts: Verdicts) -> None:
+        asked, self._asked = self._asked or [], None
+        now = self._clock.now()
+        self._total = verdicts.total
+        for waiter in asked[: verdicts.admitted]:
+            if self._bands[waiter.priority].remove(waiter):
+                self._admit(waiter, now)
+            else:
+                self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
+        if verdicts.admitted == len(asked) and len(self._bands):
+            self._dirty = True
+        for waiter in asked[verdicts.admitted :]:
+            self._stay_or_go(waiter, now)
+        if verdicts.ask_again_s is not None:
+            self._ask_again_at = now + verdicts.ask_again_s
+        self._settle()
+
+    def _admit(self, waiter: Waiter[_Item], now: float) -> None:
+        submission = waiter.item.submission
+        self._in_use[submission.priority] += waiter.load
+        waited_s = now - waiter.arrived
+        ticket = Ticket(
+            pool=self.pool,
+            priority=submission.priority,
+            cost=submission.cost,
+            admitted_at=now,
+            waited_s=waited_s,
+            on_end=self._on_end,
+        )
+        self._observer.decided(Outcome.ADMITTED, submission.priority, self.pool, waited_s=waited_s)
+        self._deliver(waiter.item, ticket)
+
+    def _stay_or_go(self, waiter: Waiter[_Item], now: float) -> None:
+        """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not."""
+        item = waiter.item
+        if item.judged:
+            return
+        item.judged = True
+        band = self._bands[waiter.priority]
+        if not band.remove(waiter):
+            return
+        if outcome := self._refusal(item.submission, now):
+            self._deliver(item, self._reject(outcome, item.submission, waited_s=now - waiter.arrived))
+        else:
+            band.push(waiter)
+
+    def _drop_overdue(self, now: float) -> None:
+        while overdue := self._bands.overdue(now, pressure=self._pressure):
+            self._drop(*overdue)
+
+    def _drop(self, waiter: Waiter[_Item], outcome: Outcome) -> None:
+        self._bands[waiter.priority].remove(waiter)
+        self._dirty = True
+        waited_s = self._clock.now() - waiter.arrived
+        self._deliver(waiter.item, self._reject(outcome, waiter.item.submission, waited_s=waited_s))
+
+    def _deliver(self, item: _Item, verdict: Ticket | Rejection) -> None:
+        item.verdict = verdict
+        if item.future is not None and not item.future.done():
+            item.future.set_result(verdict)
+
+    def _leave(self, waiter: Waiter[_Item], *, ghost: bool) -> None:
+        """The client, or Envoy, is gone before it heard a verdict."""
+        verdict = waiter.item.verdict
+        if isinstance(verdict, Ticket):
+            verdict.end(End.GHOST if ghost else End.IGNORED)
+        elif self._bands[waiter.priority].remove(waiter):
+            waited_s = self._clock.now() - waiter.arrived
+            self._observer.decided(Outcome.CLIENT_GONE, waiter.priority, self.pool, waited_s=waited_s)
+            if ghost:
+                self._new_ghosts += waiter.load
+            self._dirty = True
+            self._settle()
+
+    def _on_end(self, ticket: Ticket, how: End) -> None:
+        load = ticket.cost.load
+        held_s = self._clock.now() - ticket.admitted_at
+        self._in_use[ticket.priority] = self._in_use[ticket.priority] - load
+        if how is End.GHOST:
+            self._new_ghosts += load
+        else:
+            self._traffic.ended(load, held_s)
+        self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
+        self._dirty = True
+        self._settle()
+
+    def _reject(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
+        self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
+        chance = self._random.random()
+        if outcome is Outcome.DRAINING:
+            after_s = draining_retry_after_s(chance=chance)
+        else:
+            wait_s = self._expected_wait_s(submission.priority)
+            after_s = retry_after_s(wait_s, self._retry, chance=chance)
+        return Rejection(
+            outcome=outcome,
+            message=MESSAGES[outcome],
+            api=submission.api,
+            retry_after_s=after_s,
+            priority=submission.priority,
+            pool=self.pool,
+        )
+
+    # -- wake-ups -------------------------------------------------------------------------------------------------
+
+    def _on_wake(self) -> None:
+        self._dirty = self._dirty or len(self._bands) > 0
+        self._settle()
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self._timer_at = math.inf
+        if self._clock.now() >= self._ask_again_at:
+            self._dirty = True
+        self._settle()
+
+    def _set_timer(self, now: float) -> None:
+        """One timer for the earliest moment anything is due. A timer that is early enough already is left alone."""
+        due = self._bands.next_due(pressure=self._pressure)
+        at = min(math.inf if due is None else due, self._ask_again_at)
+        if at >= self._timer_at:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = max(at, now)
+        self._timer = self._clock.call_at(self._timer_at, self._on_timer)

@@ -1,0 +1,131 @@
+"""What a pool's own traffic says of it: arrivals per second, hold times, the drain. Pure, fed with `now`."""
+
+from __future__ import annotations
+
+import math
+
+from extproc.capacity import free
+from extproc.model import NOTHING, PRIORITIES, Demand, Load, PoolState, Priority
+
+_ENOUGH_ENDS = 4
+_KEEP = 0.95
+"""Weight of the past at each end: about the last twenty ends count."""
+
+
+class RateMeter:
+    """Events per second over about the last `window_s` seconds, exponentially weighted, unbiased from the first event on."""
+
+    __slots__ = ("_last", "_sum", "_weight", "window_s")
+
+    def __init__(self, window_s: float = 1.0) -> None:
+        self.window_s = window_s
+        self._sum = 0.0
+        self._weight = 0.0
+        self._last: float | None = None
+
+    def add(self, now: float, amount: float = 1.0) -> None:
+        self._decay(now)
+        self._sum += amount
+
+    def per_s(self, now: float) -> float:
+        self._decay(now)
+        return self._sum / self._weight if self._weight > 0 else 0.0
+
+    def _decay(self, now: float) -> None:
+        """`_weight` is the time seen, decayed alike, so that the quotient is right before the window has filled."""
+        if self._last is None:
+            self._last = now
+            self._weight = 0.05 * self.window_s  # a first event alone says at most 20 windows' worth
+            return
+        elapsed = now - self._last
+        if elapsed > 0:
+            keep = math.exp(-elapsed / self.window_s)
+            self._sum *= keep
+            self._weight = self._weight * keep + self.window_s * (1 - keep)
+            self._last = now
+
+
+class HoldMeter:
+    """How long load is held: the mean over recent ends, weighted by tokens, and by Little's law the drain."""
+
+    __slots__ = ("_ends", "_held_s", "_tokens")
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._tokens = 0.0
+        self._held_s = 0.0
+
+    def ended(self, load: Load, held_s: float) -> None:
+        self._ends += 1
+        self._tokens = self._tokens * _KEEP + load.tokens
+        self._held_s = self._held_s * _KEEP + load.tokens * held_s
+
+    @property
+    def mean_hold_s(self) -> float | None:
+        """None while too little has ended to say."""
+        if self._ends < _ENOUGH_ENDS or self._tokens <= 0:
+            return None
+        return max(1e-3, self._held_s / self._tokens)
+
+    def drain_per_s(self, in_use: Load) -> Load | None:
+        """Load that ends per second while `in_use` is held: L / W (Little 1961). None while unknown."""
+        hold_s = self.mean_hold_s
+        return None if hold_s is None or in_use.empty else in_use.scaled(1 / hold_s)
+
+
+def expected_wait_s(ahead: Load, free: Load, drain_per_s: Load | None) -> float | None:
+    """Seconds until `ahead` has been let in, when `free` is free now and `drain_per_s` more every second; None: unknown.
+
+    An unbounded dimension (`free` is inf) asks for no wait. The slower of the two decides.
+    """
+    missing = Load(max(0.0, ahead.tokens - free.tokens), max(0.0, ahead.slots - free.slots))
+    if missing.empty:
+        return 0.0
+    if drain_per_s is None:
+        return None
+    waits = [
+        lacking / drain if drain > 0 else math.inf
+        for lacking, drain in ((missing.tokens, drain_per_s.tokens), (missing.slots, drain_per_s.slots))
+        if lacking > 0
+    ]
+    return max(waits, default=0.0)
+
+
+class Traffic:
+    """A pool's traffic as its dispatcher sees it: what is offered, what it costs, how long it is held."""
+
+    __slots__ = ("_holds", "_mean_cost", "_offered")
+
+    def __init__(self) -> None:
+        self._offered = tuple(RateMeter() for _ in PRIORITIES)
+        self._holds = HoldMeter()
+        self._mean_cost = NOTHING
+
+    def offered(self, priority: Priority, now: float) -> None:
+        self._offered[priority].add(now)
+
+    def costed(self, load: Load) -> None:
+        self._mean_cost = load if self._mean_cost.empty else self._mean_cost.scaled(_KEEP) + load.scaled(1 - _KEEP)
+
+    def ended(self, load: Load, held_s: float) -> None:
+        self._holds.ended(load, held_s)
+
+    @property
+    def mean_hold_s(self) -> float | None:
+        """None while too little has ended to say."""
+        return self._holds.mean_hold_s
+
+    def expected_wait_s(self, ahead: Load, total: Load, state: PoolState, priority: Priority) -> float | None:
+        """How long a newcomer would wait behind `ahead` while the pool holds `total`; None while the drain is unknown."""
+        left = free([total], NOTHING, state, priority)
+        return expected_wait_s(ahead + self._mean_cost, left, self._holds.drain_per_s(total))
+
+    def demand(self, now: float, in_use: tuple[Load, Load, Load], waiting: tuple[Load, Load, Load]) -> Demand:
+        first, second, third = (meter.per_s(now) for meter in self._offered)
+        return Demand(
+            offered_per_s=(first, second, third),
+            in_use=in_use,
+            waiting=waiting,
+            drain_per_s=self._holds.drain_per_s(sum(in_use, NOTHING)),
+            mean_cost=self._mean_cost,
+        )
