@@ -63,7 +63,7 @@ def fields_of(document: Document, kind: kinds.StructType, node: Node, path: str)
         values[field.name] = value
     for name, field in known.items():
         if field.required and field.name not in values:
-            document.report(joined(path, name), node, f"missing; expected {_expected(field.type)}")
+            document.report(joined(path, name), node, f"missing; expected {expected(field.type)}")
             values[field.name] = BAD
     return values
 
@@ -92,14 +92,14 @@ def _union(document: Document, kind: kinds.UnionType, node: Node, path: str) -> 
                 return node.value
             others = [other for other in rest if other is not option]
             if not isinstance(node, MappingNode):
-                return _wrong(document, node, path, _expected(kind))
+                return _wrong(document, node, path, expected(kind))
             return convert(document, others[0], node, path)
     return convert(document, rest[0], node, path)
 
 
 def _list(document: Document, kind: kinds.VarTupleType, node: Node, path: str) -> object:
     if not isinstance(node, SequenceNode):
-        return _wrong(document, node, path, f"a list of {_expected(kind.item_type)}")
+        return _wrong(document, node, path, expected(kind))
     items = [convert(document, kind.item_type, item, f"{path}[{i}]") for i, item in enumerate(node.value)]
     return BAD if any(item is BAD for item in items) else tuple(items)
 
@@ -125,7 +125,7 @@ def _dict(document: Document, kind: kinds.DictType, node: Node, path: str) -> ob
 
 def _leaf(document: Document, kind: kinds.Type, node: Node, path: str) -> object:
     if not isinstance(node, ScalarNode) or _is_null(node):
-        return _wrong(document, node, path, _expected(kind))
+        return _wrong(document, node, path, expected(kind))
     try:
         if (reader := _FROM_TEXT.get(_name(kind))) is not None:
             return reader(node.value)
@@ -136,7 +136,7 @@ def _leaf(document: Document, kind: kinds.Type, node: Node, path: str) -> object
         return _wrong(document, node, path, str(error))
     except ValueError:
         quote = f' (put it in quotes: "{node.value}")' if isinstance(kind, kinds.StrType) else ""
-        return _wrong(document, node, path, _expected(kind) + quote)
+        return _wrong(document, node, path, expected(kind) + quote)
 
 
 def _name(kind: kinds.Type) -> str:
@@ -194,15 +194,17 @@ _PLAIN_EXPECTATIONS = {
 }
 
 
-def _expected(kind: kinds.Type) -> str:
+def expected(kind: kinds.Type) -> str:
     match kind:
         case kinds.UnionType():
-            options = [_expected(option) for option in kind.types if not isinstance(option, kinds.NoneType)]
+            options = [expected(option) for option in kind.types if not isinstance(option, kinds.NoneType)]
             return " or ".join(sorted(options, key=len))
         case kinds.LiteralType():
             return " or ".join(str(value) for value in kind.values)
+        case kinds.VarTupleType(item_type=kinds.StructType()):
+            return "a list of mappings"
         case kinds.VarTupleType():
-            return f"a list of {_expected(kind.item_type)}"
+            return f"a list, each {expected(kind.item_type)}"
         case kinds.EnumType() if issubclass(kind.cls, StrEnum):
             words = [str(member.value) for member in kind.cls]
             return f"one of {', '.join(words)}" if len(words) > 1 else words[0]

@@ -1,4 +1,4 @@
-"""A `Policy` as plain data in the words of its file: what `/policy` shows, and what `parse_policy` reads back unchanged.
+"""A `Policy` as plain data in the words of its file: what `/policy` shows and `parse_policy` reads back unchanged.
 
 The schema holds no secrets; a field that ever does must be masked here.
 """

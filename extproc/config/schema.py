@@ -58,13 +58,14 @@ class QueuePolicy(_Section, frozen=True):
     timeout_s: Seconds = field(name="timeout")
     """Longest wait. Required. Also bounded by `envoy.maxMessageTimeout` - 1 s and by the client's patience."""
     drop_policy: DropPolicy = DropPolicy.TAIL
-    """Default `tail`."""
+    """`tail`: wait until admitted or timed out. `early-drop-on-pressure`: under pressure, drop what has waited too long and
+    refuse who would. `fast-reject`: never wait under pressure or behind others. Default `tail`."""
     max_queue_bytes: Bytes = Bytes(64 << 20)
     """Bytes of request bodies that may wait. Default 64MiB."""
     max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
     """`early-drop-on-pressure` only: nobody waits longer while the pool is above its high watermark. Default 10s."""
     reserved_slots: int = 0
-    """Sequence slots that lower priorities may not use. Default 0. Under a limit in tokens a slot counts as a mean request."""
+    """Slots that lower priorities may not use. Default 0. Where tokens are limited, one counts as a mean request."""
 
 
 class TargetPolicy(_Section, frozen=True):
@@ -80,13 +81,13 @@ class EnginesPolicy(_Section, frozen=True):
     """The engines of one pool and how their metrics are read."""
 
     kind: EngineKind = EngineKind.VLLM
-    """Default vllm."""
+    """Whose metric names they speak. Default vllm."""
     static: tuple[str, ...] = ()
     """`host:port` of each engine, as in Envoy's cluster. Default none: no metrics, limits by `fixed` or `failure`."""
     scrape_interval_s: Seconds = field(name="scrapeInterval", default=Seconds(0.1))
-    """Default 100ms; 50ms to 5s."""
+    """How often each engine is asked. Default 100ms; 50ms to 5s."""
     metrics_path: str = "/metrics"
-    """Default /metrics."""
+    """Where each engine is asked. Default /metrics."""
 
 
 class LimitPolicy(_Section, frozen=True):
@@ -181,29 +182,29 @@ class TrustPolicy(_Section, frozen=True):
     """Which of a client's headers are believed."""
 
     headers: tuple[str, ...] = ()
-    """Of `x-priority`. Default none."""
+    """Only `x-priority` so far: its value is P0, P1, P2 or a queue's name. Default none."""
 
 
 class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
     base_s: Seconds = field(name="base", default=Seconds(3.0))
-    """While the drain rate is unknown. Default 3s."""
+    """What is said while the drain rate is unknown. Default 3s."""
     jitter: float = 0.2
     """Spread, as a share to either side. 0..1, default 0.2."""
     min_s: Seconds = field(name="min", default=Seconds(1.0))
-    """Default 1s, at least 1s."""
+    """The least that is said. Default 1s, at least 1s: clients ignore 0."""
     max_s: Seconds = field(name="max", default=Seconds(60.0))
-    """Default 60s, at most 60s: some clients ignore more."""
+    """The most that is said. Default 60s, at most 60s: some clients ignore more."""
 
 
 class EnvoyPolicy(_Section, frozen=True):
     """Envoy's settings, which are not visible from here. `extproc check` compares them with the Envoy file."""
 
     message_timeout_s: Seconds = field(name="messageTimeout", default=Seconds(0.25))
-    """Default 250ms, as in the shipped envoy.yaml."""
+    """How long Envoy waits for a first answer. Default 250ms, as in the shipped envoy.yaml."""
     max_message_timeout_s: Seconds = field(name="maxMessageTimeout", default=Seconds(300.0))
-    """Default 300s, as in the shipped envoy.yaml. No wait exceeds it - 1 s."""
+    """How long Envoy lets us extend that; no wait exceeds it - 1 s. Default 300s, as in the shipped envoy.yaml."""
 
 
 class BodyPolicy(_Section, frozen=True):
