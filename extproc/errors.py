@@ -11,10 +11,14 @@ class ExtprocError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in one file: `path` is the YAML path (`queues[1].timeout`, empty for the whole file)."""
+    """One thing wrong in one file: `path` is the YAML path (`queues[1].timeout`, empty for the whole file).
+
+    `line` counts from 1; 0 where no line is to blame.
+    """
 
     path: str
     message: str
+    line: int = 0
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -26,7 +30,7 @@ class ConfigError(ExtprocError):
     def __init__(self, file: str, problems: list[Problem]) -> None:
         self.file = file
         self.problems = tuple(problems)
-        super().__init__("\n".join(f"{file}: {problem}" for problem in problems))
+        super().__init__("\n".join(f"{file}:{p.line}: {p}" if p.line else f"{file}: {p}" for p in problems))
 
 
 class BadMetrics(ExtprocError):

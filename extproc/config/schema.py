@@ -1,6 +1,7 @@
-"""The policy as frozen structs. YAML keys are the camelCase of the field, `_s` and `_bytes` left off; unknown keys are errors.
+"""The policy as frozen structs. YAML keys are the camelCase of the field, `_s` and `_bytes` left off.
 
-Every knob's docstring says unit, default and effect. Values that depend on each other are checked in `parse.py`.
+Every knob's docstring says unit, default and effect; `docs/policy.md` is made from them (`describe.py`). Ranges, and
+values that depend on each other, are in `checks.py` and `across.py`.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, re
     pass
 
 
-class QueuePolicy(_Section):
+class QueuePolicy(_Section, frozen=True):
     """One priority's queue."""
 
     priority: Priority
@@ -57,16 +58,17 @@ class QueuePolicy(_Section):
     timeout_s: Seconds = field(name="timeout")
     """Longest wait. Required. Also bounded by `envoy.maxMessageTimeout` - 1 s and by the client's patience."""
     drop_policy: DropPolicy = DropPolicy.TAIL
-    """Default `tail`."""
+    """`tail`: wait until admitted or timed out. `early-drop-on-pressure`: under pressure, drop what has waited too long and
+    refuse who would. `fast-reject`: never wait under pressure or behind others. Default `tail`."""
     max_queue_bytes: Bytes = Bytes(64 << 20)
     """Bytes of request bodies that may wait. Default 64MiB."""
     max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
     """`early-drop-on-pressure` only: nobody waits longer while the pool is above its high watermark. Default 10s."""
     reserved_slots: int = 0
-    """Sequence slots that lower priorities may not use. Default 0. In a pool limited by tokens a slot counts as a mean request."""
+    """Slots that lower priorities may not use. Default 0. Where tokens are limited, one counts as a mean request."""
 
 
-class TargetPolicy(_Section):
+class TargetPolicy(_Section, frozen=True):
     """What a priority's users were promised; misses are counted, latency controllers aim for it."""
 
     ttft_s: Seconds | None = field(name="ttft", default=None)
@@ -75,27 +77,29 @@ class TargetPolicy(_Section):
     """Time per output token after the first. Default none."""
 
 
-class EnginesPolicy(_Section):
+class EnginesPolicy(_Section, frozen=True):
     """The engines of one pool and how their metrics are read."""
 
     kind: EngineKind = EngineKind.VLLM
-    """Default vllm."""
+    """Whose metric names they speak. Default vllm."""
     static: tuple[str, ...] = ()
-    """`host:port` of each engine, the same as in Envoy's cluster. Default none: no metrics, limits by `fixed` or `failure`."""
+    """`host:port` of each engine, as in Envoy's cluster. Default none: no metrics, limits by `fixed` or `failure`."""
     scrape_interval_s: Seconds = field(name="scrapeInterval", default=Seconds(0.1))
-    """Default 100ms; 50ms to 5s."""
+    """How often each engine is asked. Default 100ms; 50ms to 5s."""
     metrics_path: str = "/metrics"
-    """Default /metrics."""
+    """Where each engine is asked. Default /metrics."""
 
 
-class LimitPolicy(_Section):
+class LimitPolicy(_Section, frozen=True):
     """A limit for the pool, in requests (sequence slots), in tokens, or both: the tighter binds."""
 
     requests: int | None = None
+    """Requests that may run at once, at least 1. Default: not limited."""
     tokens: int | None = None
+    """KV tokens that the estimated costs of running requests may add up to, at least 1. Default: not limited."""
 
 
-class FixedPolicy(_Section):
+class FixedPolicy(_Section, frozen=True):
     """Controller `fixed`: a limit that does not move by itself."""
 
     limit: LimitPolicy | Literal["auto"] = "auto"
@@ -104,7 +108,7 @@ class FixedPolicy(_Section):
     """Share of the KV tokens that estimated costs may fill with `limit: auto`. 0..1, default 0.80."""
 
 
-class WatermarkPolicy(_Section):
+class WatermarkPolicy(_Section, frozen=True):
     """Controller `watermark`: rejection from KV usage (CONTROLLER section 1)."""
 
     high: float = 0.80
@@ -114,33 +118,41 @@ class WatermarkPolicy(_Section):
     max_waiting_per_engine: int = 20
     """More requests waiting inside the engines than this x engines: all are refused. Default 20."""
     shed: ShedOrder = ShedOrder.LOWEST_FIRST
-    """Who bears the rejection rate: `lowest-first` (the same share of all traffic, taken from P2 first) or `uniform`. Default lowest-first."""
+    """Who bears the rejection rate: `lowest-first` (the same share of all traffic, taken from P2 first) or `uniform`.
+    Default lowest-first."""
 
 
-class OverridePolicy(_Section):
+class OverridePolicy(_Section, frozen=True):
     """For the night shift: replaces what the controllers say."""
 
     limit: LimitPolicy | None = None
+    """The pool's limit, whatever the controllers say. Default: theirs."""
     rejection: float | None = None
-    """0..1, for every priority."""
+    """Share of newcomers refused, 0..1, for every priority. Default: the controllers'."""
 
 
-class PoolPolicy(_Section):
+class PoolPolicy(_Section, frozen=True):
     """The engines behind one Envoy cluster."""
 
     name: str = "default"
+    """Its name in metrics, rules and the shared state. Default default; each once."""
     models: tuple[str, ...] = ()
     """Models it serves. Default: every model."""
     engines: EnginesPolicy = EnginesPolicy()
+    """The engines and how their metrics are read."""
     controllers: tuple[ControllerName, ...] = (ControllerName.FIXED, ControllerName.WATERMARK)
     """Limits take the minimum, rejections the maximum. Default [fixed, watermark]."""
     fixed: FixedPolicy = FixedPolicy()
+    """Settings of the controller `fixed`."""
     watermark: WatermarkPolicy = WatermarkPolicy()
+    """Settings of the controller `watermark`."""
     targets: dict[Priority, TargetPolicy] = {}
+    """Per priority, what its users were promised. Default none."""
     override: OverridePolicy = OverridePolicy()
+    """Replaces what the controllers say. Default nothing."""
 
 
-class When(_Section):
+class When(_Section, frozen=True):
     """Conditions of a rule; all that are given must hold. At least one."""
 
     path: str | None = None
@@ -153,53 +165,57 @@ class When(_Section):
     """The body's `service_tier`."""
 
 
-class ClassificationRule(_Section):
+class ClassificationRule(_Section, frozen=True):
     """The first rule that holds decides; what it leaves open the next ones decide."""
 
     when: When
+    """What must hold for the rule to apply. Required."""
     priority: Priority | UnsetType = UNSET
+    """The request's priority. Default: left to later rules, in the end P1."""
     pool: str | UnsetType = UNSET
+    """The pool it goes to, by name. Default: left to later rules, in the end the pool of its model."""
     bypass: bool = False
-    """True: pass untouched, uncounted in any limit."""
+    """True: pass untouched, uncounted in any limit. Default false."""
 
 
-class TrustPolicy(_Section):
+class TrustPolicy(_Section, frozen=True):
     """Which of a client's headers are believed."""
 
     headers: tuple[str, ...] = ()
-    """Of `x-priority`. Default none."""
+    """Only `x-priority` so far: its value is P0, P1, P2 or a queue's name. Default none."""
 
 
-class RetryAfterPolicy(_Section):
+class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
     base_s: Seconds = field(name="base", default=Seconds(3.0))
-    """While the drain rate is unknown. Default 3s."""
+    """What is said while the drain rate is unknown. Default 3s."""
     jitter: float = 0.2
     """Spread, as a share to either side. 0..1, default 0.2."""
     min_s: Seconds = field(name="min", default=Seconds(1.0))
-    """Default 1s, at least 1s."""
+    """The least that is said. Default 1s, at least 1s: clients ignore 0."""
     max_s: Seconds = field(name="max", default=Seconds(60.0))
-    """Default 60s, at most 60s: some clients ignore more."""
+    """The most that is said. Default 60s, at most 60s: some clients ignore more."""
 
 
-class EnvoyPolicy(_Section):
+class EnvoyPolicy(_Section, frozen=True):
     """Envoy's settings, which are not visible from here. `extproc check` compares them with the Envoy file."""
 
     message_timeout_s: Seconds = field(name="messageTimeout", default=Seconds(0.25))
-    """Default 250ms, as in the shipped envoy.yaml."""
+    """How long Envoy waits for a first answer. Default 250ms, as in the shipped envoy.yaml."""
     max_message_timeout_s: Seconds = field(name="maxMessageTimeout", default=Seconds(300.0))
-    """Default 300s, as in the shipped envoy.yaml. No wait exceeds it - 1 s."""
+    """How long Envoy lets us extend that; no wait exceeds it - 1 s. Default 300s, as in the shipped envoy.yaml."""
 
 
-class BodyPolicy(_Section):
+class BodyPolicy(_Section, frozen=True):
     """Which request bodies are shipped to us."""
 
     max_bytes: Bytes = field(name="maxBytes", default=Bytes(1 << 20))
-    """JSON bodies up to this size are asked for; larger ones are costed by their length. Default 1MiB. Envoy's and gRPC's limits must be above."""
+    """JSON bodies up to this size are asked for; larger ones are costed by their length. Default 1MiB.
+    Envoy's `per_connection_buffer_limit_bytes` must not be below."""
 
 
-class CostPolicy(_Section):
+class CostPolicy(_Section, frozen=True):
     """How a request's cost is estimated."""
 
     tokens_per_byte: float = 0.25
@@ -210,7 +226,7 @@ class CostPolicy(_Section):
     """Where the engines have not yet shown their mean and the body names no maximum. Default 256."""
 
 
-class FailurePolicy(_Section):
+class FailurePolicy(_Section, frozen=True):
     """What holds while the engines cannot be seen."""
 
     stale_after_s: Seconds = field(name="staleAfter", default=Seconds(1.0))
@@ -242,16 +258,24 @@ DEFAULT_QUEUES = (
 )
 
 
-class Policy(_Section):
+class Policy(_Section, frozen=True):
     """The whole file. An empty mapping is valid: everything has a default."""
 
     queues: tuple[QueuePolicy, ...] = DEFAULT_QUEUES
     """A priority left out keeps its default. After parsing always P0, P1, P2 in order."""
     classification: tuple[ClassificationRule, ...] = ()
+    """Rules that give requests their priority and pool, in order. Default none: every request is P1."""
     pools: tuple[PoolPolicy, ...] = (PoolPolicy(),)
+    """The engines to protect. Default one pool, `default`, for every model."""
     trust: TrustPolicy = TrustPolicy()
+    """Which of a client's headers are believed."""
     retry_after: RetryAfterPolicy = RetryAfterPolicy()
+    """How refused clients are told when to come back."""
     envoy: EnvoyPolicy = EnvoyPolicy()
+    """Envoy's settings, repeated."""
     body: BodyPolicy = BodyPolicy()
+    """Which request bodies are read."""
     cost: CostPolicy = CostPolicy()
+    """How a request's cost is estimated."""
     failure: FailurePolicy = FailurePolicy()
+    """What holds while the engines cannot be seen."""
