@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from extproc.classify import PRIORITY_HEADER, Classifier, HeadClass
 from extproc.config import Policy
 from extproc.cost import estimate, read_body, surely_too_large
-from extproc.dispatcher import Dispatcher, Submission
+from extproc.dispatcher import Dispatcher
 from extproc.model import BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
-from extproc.outcomes import MESSAGES
 from extproc.ports import Observer
-from extproc.tickets import Ticket, Waiting
+from extproc.tickets import Submission, Ticket, Waiting
 
 _PATIENCE_HEADER = "x-stainless-read-timeout"
 
@@ -74,7 +73,7 @@ class Admission:
             return refusal
         most = dispatcher.state.engine_max_tokens
         if facts is not None and most is not None and surely_too_large(facts, most):
-            return self._too_large(submission, pool)
+            return dispatcher.refuse(Outcome.TOO_LARGE, submission)
         return dispatcher.submit(submission)
 
     def header_changes(self, ticket: Ticket) -> HeaderChanges:
@@ -113,16 +112,6 @@ class Admission:
             expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
         )
         return Submission(priority, cost, head_class.api, len(body or b""), _patience_s(head))
-
-    def _too_large(self, submission: Submission, pool: str) -> Rejection:
-        self._observer.decided(Outcome.TOO_LARGE, submission.priority, pool, waited_s=0.0)
-        return Rejection(
-            outcome=Outcome.TOO_LARGE,
-            message=MESSAGES[Outcome.TOO_LARGE],
-            api=submission.api,
-            priority=submission.priority,
-            pool=pool,
-        )
 
 
 def _patience_s(head: RequestHead) -> float:

@@ -10,43 +10,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from random import Random
 
 from extproc.clock import Clock, Timer
 from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Api, Cost, Demand, End, Load, Outcome, PoolState, Priority, Rejection
-from extproc.outcomes import MESSAGES
+from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Arrival, Bands, Waiter
-from extproc.retry_after import draining_retry_after_s, retry_after_s
-from extproc.tickets import Ticket, Waiting
+from extproc.tickets import Place, Submission, Ticket, Waiting, rejection
 
 _WANTS_PER_ASK = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One request as the dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
-
-    priority: Priority
-    cost: Cost
-    api: Api = Api.OPENAI
-    body_bytes: int = 0
-    patience_s: float = math.inf
-
-
-class _Item:
-    """A waiter's request and what became of it. The future exists only once somebody has to wait for it."""
-
-    __slots__ = ("future", "judged", "submission", "verdict")
-
-    def __init__(self, submission: Submission) -> None:
-        self.submission = submission
-        self.judged = False
-        self.verdict: Ticket | Rejection | None = None
-        self.future: asyncio.Future[Ticket | Rejection] | None = None
 
 
 class Dispatcher:
@@ -73,11 +47,11 @@ class Dispatcher:
         self._observer = observer
         self._random = random
         self._new_future = new_future
-        self._bands: Bands[_Item] = Bands(queues)
+        self._bands: Bands[Place] = Bands(queues)
         self._in_use: list[Load] = [NOTHING, NOTHING, NOTHING]
         self._new_ghosts = NOTHING
         self._total = NOTHING
-        self._asked: list[Waiter[_Item]] | None = None
+        self._asked: list[Waiter[Place]] | None = None
         self._dirty = False
         self._settling = False
         self._draining = False
@@ -87,42 +61,52 @@ class Dispatcher:
         self._traffic = Traffic()
         ledger.on_wake(self._on_wake)
 
-    # -- requests -------------------------------------------------------------------------------------------------
-
     def refuse_on_arrival(self, submission: Submission) -> Rejection | None:
         """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered."""
         now = self._clock.now()
         self._traffic.offered(submission.priority, now)
         if self._draining:
-            return self._reject(Outcome.DRAINING, submission)
+            return self.refuse(Outcome.DRAINING, submission)
         if self._random.random() < self._ledger.state.rejection[submission.priority]:
-            return self._reject(Outcome.SHED, submission)
+            return self.refuse(Outcome.SHED, submission)
         if self._bands.blocked(submission.priority) and (outcome := self._refusal(submission, now)):
-            return self._reject(outcome, submission)
+            return self.refuse(outcome, submission)
         return None
 
     def submit(self, submission: Submission) -> Ticket | Waiting | Rejection:
         """Decides now, or queues. The caller has called `refuse_on_arrival` for this request before."""
         now = self._clock.now()
         if self._draining:
-            return self._reject(Outcome.DRAINING, submission)
-        submission = self._bounded(submission)
+            return self.refuse(Outcome.DRAINING, submission)
+        submission = submission.bounded(self._ledger.state.engine_max_tokens)
         self._traffic.costed(submission.cost.load)
         blocked = self._bands.blocked(submission.priority)
         if blocked and (outcome := self._refusal(submission, now)):
-            return self._reject(outcome, submission)
+            return self.refuse(outcome, submission)
         waiter = self._enqueue(submission, now)
-        waiter.item.judged = blocked
+        waiter.judged = blocked
         self._dirty = True
         self._settle()
-        item = waiter.item
-        if item.verdict is not None:
-            return item.verdict
-        item.future = self._new_future()
+        place = waiter.item
+        if place.verdict is not None:
+            return place.verdict
+        place.future = self._new_future()
         return Waiting(
-            verdict=item.future,
+            verdict=place.future,
             longest_wait_s=max(0.0, waiter.deadline - now),
             on_leave=lambda ghost: self._leave(waiter, ghost=ghost),
+        )
+
+    def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
+        """Counts the refusal and words it."""
+        self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
+        return rejection(
+            outcome,
+            submission,
+            pool=self.pool,
+            expected_wait_s=self._expected_wait_s(submission.priority),
+            policy=self._retry,
+            chance=self._random.random(),
         )
 
     def drain(self) -> None:
@@ -132,8 +116,6 @@ class Dispatcher:
             while waiter := band.head():
                 self._drop(waiter, Outcome.DRAINING)
         self._settle()
-
-    # -- what others see ------------------------------------------------------------------------------------------
 
     def demand(self, now: float) -> Demand:
         return self._traffic.demand(now, self.in_use, self._bands.waiting())
@@ -153,25 +135,14 @@ class Dispatcher:
         return self._ledger.state
 
     @property
-    def bands(self) -> Bands[_Item]:
+    def bands(self) -> Bands[Place]:
         """For reading only."""
         return self._bands
-
-    # -- decisions ------------------------------------------------------------------------------------------------
 
     @property
     def _pressure(self) -> bool:
         state = self._ledger.state
         return max(state.saturation, self._total.share_of(state.limits[0])) >= state.pressure_at
-
-    def _bounded(self, submission: Submission) -> Submission:
-        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
-        most = self._ledger.state.engine_max_tokens
-        cost = submission.cost
-        if most is None or cost.load.tokens <= most:
-            return submission
-        prompt = min(cost.prompt_tokens, most)
-        return replace(submission, cost=Cost(prompt, (most - prompt) // cost.sequences, cost.sequences))
 
     def _refusal(self, submission: Submission, now: float) -> Outcome | None:
         """Why a request that cannot go at once must not wait either."""
@@ -182,11 +153,11 @@ class Dispatcher:
     def _expected_wait_s(self, priority: Priority) -> float | None:
         return self._traffic.expected_wait_s(self._bands.ahead_of(priority), self._total, self._ledger.state, priority)
 
-    def _enqueue(self, submission: Submission, now: float) -> Waiter[_Item]:
+    def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
         band = self._bands[submission.priority]
         longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
         waiter = Waiter(
-            _Item(submission),
+            Place(submission),
             priority=submission.priority,
             load=submission.cost.load,
             body_bytes=submission.body_bytes,
@@ -196,19 +167,21 @@ class Dispatcher:
         band.push(waiter)
         return waiter
 
-    # -- the one loop ---------------------------------------------------------------------------------------------
-
     def _settle(self) -> None:
-        """Drops whoever is overdue and asks while there is something to ask. Not reentrant: inner calls only mark."""
+        """Asks while there is something to ask, drops whoever is overdue. Not reentrant: inner calls only mark."""
         if self._settling:
             return
         self._settling = True
         now = self._clock.now()
         try:
-            self._drop_overdue(now)
-            while self._dirty and self._asked is None:
-                self._dirty = False
-                self._ask(now)
+            while True:
+                if self._dirty and self._asked is None:
+                    self._dirty = False
+                    self._ask(now)
+                elif overdue := self._bands.overdue(now, pressure=self._pressure):
+                    self._drop(*overdue)
+                else:
+                    break
         finally:
             self._settling = False
         self._set_timer(now)
@@ -245,7 +218,7 @@ class Dispatcher:
             self._ask_again_at = now + verdicts.ask_again_s
         self._settle()
 
-    def _admit(self, waiter: Waiter[_Item], now: float) -> None:
+    def _admit(self, waiter: Waiter[Place], now: float) -> None:
         submission = waiter.item.submission
         self._in_use[submission.priority] += waiter.load
         waited_s = now - waiter.arrived
@@ -258,38 +231,29 @@ class Dispatcher:
             on_end=self._on_end,
         )
         self._observer.decided(Outcome.ADMITTED, submission.priority, self.pool, waited_s=waited_s)
-        self._deliver(waiter.item, ticket)
+        waiter.item.deliver(ticket)
 
-    def _stay_or_go(self, waiter: Waiter[_Item], now: float) -> None:
+    def _stay_or_go(self, waiter: Waiter[Place], now: float) -> None:
         """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not."""
         item = waiter.item
-        if item.judged:
+        if waiter.judged:
             return
-        item.judged = True
+        waiter.judged = True
         band = self._bands[waiter.priority]
         if not band.remove(waiter):
             return
         if outcome := self._refusal(item.submission, now):
-            self._deliver(item, self._reject(outcome, item.submission, waited_s=now - waiter.arrived))
+            item.deliver(self.refuse(outcome, item.submission, waited_s=now - waiter.arrived))
         else:
             band.push(waiter)
 
-    def _drop_overdue(self, now: float) -> None:
-        while overdue := self._bands.overdue(now, pressure=self._pressure):
-            self._drop(*overdue)
-
-    def _drop(self, waiter: Waiter[_Item], outcome: Outcome) -> None:
+    def _drop(self, waiter: Waiter[Place], outcome: Outcome) -> None:
         self._bands[waiter.priority].remove(waiter)
         self._dirty = True
         waited_s = self._clock.now() - waiter.arrived
-        self._deliver(waiter.item, self._reject(outcome, waiter.item.submission, waited_s=waited_s))
+        waiter.item.deliver(self.refuse(outcome, waiter.item.submission, waited_s=waited_s))
 
-    def _deliver(self, item: _Item, verdict: Ticket | Rejection) -> None:
-        item.verdict = verdict
-        if item.future is not None and not item.future.done():
-            item.future.set_result(verdict)
-
-    def _leave(self, waiter: Waiter[_Item], *, ghost: bool) -> None:
+    def _leave(self, waiter: Waiter[Place], *, ghost: bool) -> None:
         """The client, or Envoy, is gone before it heard a verdict."""
         verdict = waiter.item.verdict
         if isinstance(verdict, Ticket):
@@ -313,25 +277,6 @@ class Dispatcher:
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
         self._dirty = True
         self._settle()
-
-    def _reject(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
-        self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
-        chance = self._random.random()
-        if outcome is Outcome.DRAINING:
-            after_s = draining_retry_after_s(chance=chance)
-        else:
-            wait_s = self._expected_wait_s(submission.priority)
-            after_s = retry_after_s(wait_s, self._retry, chance=chance)
-        return Rejection(
-            outcome=outcome,
-            message=MESSAGES[outcome],
-            api=submission.api,
-            retry_after_s=after_s,
-            priority=submission.priority,
-            pool=self.pool,
-        )
-
-    # -- wake-ups -------------------------------------------------------------------------------------------------
 
     def _on_wake(self) -> None:
         self._dirty = self._dirty or len(self._bands) > 0

@@ -1,11 +1,59 @@
-"""What a request holds between its verdict and its end: a ticket, or a place in a queue. Ends exactly once, whoever calls."""
+"""A request's way through a pool: submitted, refused, waiting, or holding a ticket that ends exactly once."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from extproc.model import Cost, End, Priority, Rejection
+from extproc.config import RetryAfterPolicy
+from extproc.model import Api, Cost, End, Outcome, Priority, Rejection
+from extproc.outcomes import ANSWERS, MESSAGES
+from extproc.retry_after import draining_retry_after_s, retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
+
+    priority: Priority
+    cost: Cost
+    api: Api = Api.OPENAI
+    body_bytes: int = 0
+    patience_s: float = math.inf
+
+    def bounded(self, engine_max_tokens: int | None) -> Submission:
+        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
+        if engine_max_tokens is None or self.cost.load.tokens <= engine_max_tokens:
+            return self
+        prompt = min(self.cost.prompt_tokens, engine_max_tokens)
+        output = (engine_max_tokens - prompt) // self.cost.sequences
+        return replace(self, cost=Cost(prompt, output, self.cost.sequences))
+
+
+def rejection(
+    outcome: Outcome,
+    submission: Submission,
+    *,
+    pool: str,
+    expected_wait_s: float | None,
+    policy: RetryAfterPolicy,
+    chance: float,
+) -> Rejection:
+    """What a refused client is told. `chance`: uniform in [0, 1), spreads Retry-After."""
+    if outcome is Outcome.DRAINING:
+        after_s = draining_retry_after_s(chance=chance)
+    else:
+        after_s = retry_after_s(expected_wait_s, policy, chance=chance)
+    return Rejection(
+        outcome=outcome,
+        message=MESSAGES[outcome],
+        api=submission.api,
+        retry_after_s=after_s if ANSWERS[outcome].retry_after else None,
+        priority=submission.priority,
+        pool=pool,
+    )
 
 
 class Ticket:
@@ -63,3 +111,20 @@ class Waiting:
         Safe at any moment: a ticket already granted but not yet delivered is ended too; a second call changes nothing.
         """
         self._on_leave(ghost)
+
+
+class Place:
+    """A submission in a queue and what became of it. The future exists only once somebody has to wait for it."""
+
+    __slots__ = ("future", "submission", "verdict")
+
+    def __init__(self, submission: Submission) -> None:
+        self.submission = submission
+        self.verdict: Ticket | Rejection | None = None
+        self.future: asyncio.Future[Ticket | Rejection] | None = None
+
+    def deliver(self, verdict: Ticket | Rejection) -> None:
+        """Once. Nobody may be listening any more: then the one who left ends what was granted."""
+        self.verdict = verdict
+        if self.future is not None and not self.future.done():
+            self.future.set_result(verdict)

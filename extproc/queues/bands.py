@@ -31,6 +31,8 @@ class Waiter(Generic[T]):
     body_bytes: int
     arrived: float
     deadline: float
+    judged: bool = False
+    """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by."""
     order: Handle[Waiter[T]] | None = None
     due: Handle[Waiter[T]] | None = None
 
@@ -90,7 +92,7 @@ class Band(Generic[T]):
         self.codel.observe(now, head.arrived if head else None)
         if head is None:
             return None
-        if pressure and now >= self._pressed_until(head):
+        if pressure and (until := self._pressed_until(head)) is not None and now >= until:
             return head, Outcome.EARLY_DROP
         first = self._deadlines.first()
         return (first, Outcome.QUEUE_TIMEOUT) if first is not None and now >= first.deadline else None
@@ -102,8 +104,8 @@ class Band(Generic[T]):
             return None
         deadline = self._deadlines.first_key()
         ends = [] if deadline is None else [deadline]
-        if pressure and self.policy.drop_policy is not DropPolicy.TAIL:
-            ends.append(self._pressed_until(head))
+        if pressure and (until := self._pressed_until(head)) is not None:
+            ends.append(until)
         return min(ends)
 
     def longest_wait_s(self, now: float, *, pressure: bool) -> float:
@@ -113,11 +115,13 @@ class Band(Generic[T]):
         pressed = min(self.policy.timeout_s, self.policy.max_wait_under_pressure_s)
         return min(pressed, 2 * self.codel.target_s) if self.codel.standing(now) else pressed
 
-    def _pressed_until(self, head: Waiter[T]) -> float:
-        """Until when the head may stay while there is pressure."""
+    def _pressed_until(self, head: Waiter[T]) -> float | None:
+        """Until when the head may stay while there is pressure; None: as long as without."""
+        if not head.judged:
+            return None
         match self.policy.drop_policy:
             case DropPolicy.TAIL:
-                return head.deadline
+                return None
             case DropPolicy.EARLY_DROP:
                 return min(self.codel.drop_at(head.arrived), head.arrived + self.policy.max_wait_under_pressure_s)
             case DropPolicy.FAST_REJECT:
