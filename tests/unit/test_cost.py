@@ -1,0 +1,135 @@
+"""From bodies to costs; whatever comes, no exception."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.config import CostPolicy
+from extproc.cost import estimate, read_body, surely_too_large
+from extproc.model import BodyFacts, Cost
+
+POLICY = CostPolicy()
+
+
+def facts(**body: object) -> BodyFacts:
+    found = read_body(json.dumps(body).encode(), POLICY)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens"),
+    [
+        ({"prompt": "x" * 400}, 100),
+        ({"prompt": ["x" * 400, "y" * 400]}, 200),
+        ({"prompt": [1, 2, 3, 4, 5]}, 5),
+        ({"prompt": [[1, 2, 3], [4, 5]]}, 5),
+        ({"input": "x" * 400}, 100),
+        ({"input": [{"role": "user", "content": [{"type": "input_text", "text": "x" * 400}]}]}, 104),
+        ({"messages": [{"role": "user", "content": "x" * 400}]}, 104),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 400}]}]}, 104),
+        ({"system": "s" * 40, "messages": [{"role": "user", "content": "x" * 400}]}, 114),
+        ({"messages": [{"role": "user", "content": "é" * 200}]}, 104),
+        ({}, 1),
+    ],
+)
+def test_prompt_tokens_of_every_prompt_form(body: dict[str, object], tokens: int) -> None:
+    assert facts(**body).prompt_tokens == tokens
+
+
+def test_an_image_counts_flat_whatever_its_bytes() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
+    assert facts(messages=[{"role": "user", "content": [picture]}]).prompt_tokens == 1004
+
+
+def test_tools_count_by_their_bytes() -> None:
+    tools = [{"type": "function", "function": {"name": "f", "description": "d" * 4000}}]
+    assert (facts(tools=tools).prompt_tokens or 0) > 1000
+
+
+@pytest.mark.parametrize(
+    ("body", "most"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_completion_tokens": 7, "max_tokens": 5}, 7),
+        ({"max_output_tokens": 9}, 9),
+        ({"max_tokens": 0}, None),
+        ({"max_tokens": -1}, None),
+        ({"max_tokens": "5"}, None),
+        ({"max_tokens": True}, None),
+        ({"max_tokens": 1e9}, None),
+        ({"max_tokens": None}, None),
+    ],
+)
+def test_maxima_of_every_name_and_nonsense(body: dict[str, object], most: int | None) -> None:
+    assert facts(**body).max_output_tokens == most
+
+
+def test_wrong_types_are_the_engines_to_refuse() -> None:
+    found = facts(model=7, messages="hello", n="many", service_tier=[], stream="yes")
+    assert (found.model, found.sequences, found.service_tier, found.stream) == (None, 1, None, False)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"null", b'"x"', b"\xff\xfe", b'{"a":' * 5000, b"[" * 100_000])
+def test_what_is_no_json_object_is_none(body: bytes) -> None:
+    assert read_body(body, POLICY) is None
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_raise(body: bytes) -> None:
+    read_body(body, POLICY)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=20,
+)
+members = st.sampled_from(
+    ["model", "messages", "prompt", "input", "system", "tools", "max_tokens", "n", "service_tier", "role"]
+)
+
+
+@given(st.dictionaries(members, json_values, max_size=6))
+def test_no_json_raises_and_costs_are_counts(body: dict[str, object]) -> None:
+    found = read_body(json.dumps(body).encode(), POLICY)
+    assert found is not None
+    cost = estimate(found, POLICY, length_bytes=None, generates=True, expected_output_tokens=None)
+    assert cost.prompt_tokens >= 1
+    assert cost.output_tokens >= 1
+    assert 1 <= cost.sequences <= 128
+
+
+@pytest.mark.parametrize(
+    ("read", "length", "generates", "expected", "cost"),
+    [
+        (BodyFacts(prompt_tokens=10, max_output_tokens=5), None, True, None, Cost(10, 5)),
+        (BodyFacts(prompt_tokens=10, max_output_tokens=5000), None, True, None, Cost(10, 256)),
+        (BodyFacts(prompt_tokens=10, max_output_tokens=5000), None, True, 40.4, Cost(10, 40)),
+        (BodyFacts(prompt_tokens=10, sequences=3), None, True, 40, Cost(10, 40, 3)),
+        (BodyFacts(prompt_tokens=10), None, False, 40, Cost(10, 0)),
+        (None, 4000, True, None, Cost(1000, 256)),
+        (None, 0, True, None, Cost(1, 256)),
+        (None, None, True, 100, Cost(1000, 100)),
+        (None, None, False, 100, Cost(1000, 0)),
+    ],
+)
+def test_the_estimate(
+    read: BodyFacts | None,
+    length: int | None,
+    generates: bool,
+    expected: float | None,
+    cost: Cost,
+) -> None:
+    found = estimate(read, POLICY, length_bytes=length, generates=generates, expected_output_tokens=expected)
+    assert found == cost
+
+
+def test_too_large_needs_to_be_sure() -> None:
+    assert not surely_too_large(BodyFacts(prompt_tokens=8000), 4096)
+    assert surely_too_large(BodyFacts(prompt_tokens=8200), 4096)
+    assert not surely_too_large(BodyFacts(), 4096)
