@@ -19,16 +19,16 @@ class Remembering:
         self.scrapes: Counter[tuple[str, str]] = Counter()
         self.waits: list[float] = []
 
-    def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None:  # noqa: ARG002
+    def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None:
         self.outcomes[outcome] += 1
         self.by_priority[outcome, priority] += 1
         self.waits.append(waited_s)
 
-    def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:  # noqa: ARG002
+    def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:
         self.ends[end] += 1
 
     def wire(self, event: WireEvent) -> None:
         self.events[event] += 1
 
-    def scraped(self, engine: str, result: str, *, took_s: float) -> None:  # noqa: ARG002
+    def scraped(self, engine: str, result: str, *, took_s: float) -> None:
         self.scrapes[engine, result] += 1

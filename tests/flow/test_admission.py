@@ -1,0 +1,190 @@
+"""The order of decisions, from headers to a verdict."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from extproc.admission import Admission, Candidate, Pass
+from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
+from extproc.tickets import Ticket, Waiting
+from tests.support.pools import Pool, limited
+from tests.support.virtual import virtual
+
+CHAT = "/v1/chat/completions"
+
+
+class Gateway(Pool):
+    """A pool with the admission in front of it."""
+
+    def __init__(self, slots: float = 2, policy: str = "trust: {headers: [x-priority]}") -> None:
+        super().__init__(limited(slots=slots), policy)
+        self.admission = Admission(self.policy, {self.policy.pools[0].name: self.dispatcher}, self.seen)
+
+    def post(self, body: object = None, path: str = CHAT, **headers: str) -> Ticket | Waiting | Rejection | Pass:
+        raw = body if isinstance(body, bytes) else json.dumps(body or {"prompt": "x" * 400, "max_tokens": 50}).encode()
+        arrived = self.admission.arrive(head(path, length=len(raw), **headers))
+        if not isinstance(arrived, Candidate):
+            return arrived
+        return self.admission.decide(arrived, raw if arrived.wants_body else None)
+
+
+def head(path: str = CHAT, *, length: int | None = 100, **headers: str) -> RequestHead:
+    sent = {"content-type": "application/json"} | {name.replace("_", "-"): value for name, value in headers.items()}
+    if length is not None:
+        sent["content-length"] = str(length)
+    return RequestHead("POST", path, sent)
+
+
+def wants_body(gateway: Gateway, request: RequestHead) -> bool:
+    arrived = gateway.admission.arrive(request)
+    assert isinstance(arrived, Candidate)
+    return arrived.wants_body
+
+
+@virtual
+async def test_the_cost_comes_from_the_body() -> None:
+    ticket = Gateway().post()
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost == Cost(100, 50)
+
+
+@virtual
+async def test_only_json_of_a_fitting_size_is_shipped() -> None:
+    gateway = Gateway(policy="body: {maxBytes: 1000}")
+    assert wants_body(gateway, head(length=1000))
+    assert wants_body(gateway, head(length=None))
+    assert wants_body(gateway, head(content_type="application/json; charset=utf-8"))
+    assert not wants_body(gateway, head(length=1001))
+    assert not wants_body(gateway, head(length=0))
+    assert not wants_body(gateway, replace(head(), bodiless=True))
+    assert not wants_body(gateway, head(content_type="multipart/form-data"))
+    assert not wants_body(gateway, head(content_encoding="zstd"))
+    assert not wants_body(gateway, head(length=None, content_length="nonsense"))
+
+
+@virtual
+async def test_a_body_not_shipped_is_costed_by_its_length() -> None:
+    gateway = Gateway()
+    arrived = gateway.admission.arrive(head(length=4000, content_encoding="gzip"))
+    assert isinstance(arrived, Candidate)
+    ticket = gateway.admission.decide(arrived, None)
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost == Cost(1000, 256)
+
+
+@virtual
+@pytest.mark.parametrize("body", [b"{", b"\xff", b"[1]", b"null"])
+async def test_malformed_bodies_are_the_engines_to_refuse(body: bytes) -> None:
+    ticket = Gateway().post(body)
+    assert isinstance(ticket, Ticket)
+
+
+@virtual
+async def test_output_is_what_engines_lately_took_capped_by_the_bodys_maximum() -> None:
+    gateway = Gateway(slots=10)
+    gateway.ledger.publish(replace(gateway.ledger.state, expected_output_tokens=80.0))
+    assert gateway.post({"prompt": "x" * 40, "max_tokens": 500}).cost == Cost(10, 80)  # type: ignore[union-attr]
+    assert gateway.post({"prompt": "x" * 40, "max_tokens": 20}).cost == Cost(10, 20)  # type: ignore[union-attr]
+    assert gateway.post({"input": "x" * 40}, "/v1/embeddings").cost == Cost(10, 0)  # type: ignore[union-attr]
+
+
+@virtual
+async def test_what_is_refused_from_headers_never_asks_for_the_body() -> None:
+    gateway = Gateway(slots=1)
+    gateway.post()
+    refusal = gateway.admission.arrive(head(x_priority="P1"))
+    assert isinstance(refusal, Candidate)
+    gateway.post(x_priority="P0")
+    refusal = gateway.admission.arrive(head(x_priority="P2"))
+    assert isinstance(refusal, Rejection)
+    assert refusal.outcome is Outcome.SHED
+
+
+@virtual
+async def test_shedding_draws_once_per_request() -> None:
+    gateway = Gateway(slots=10_000)
+    gateway.ledger.publish(replace(gateway.ledger.state, rejection=(0.5, 0.5, 0.5)))
+    for _ in range(1000):
+        gateway.post()
+    assert 440 < gateway.seen.outcomes[Outcome.SHED] < 560
+
+
+@virtual
+async def test_a_prompt_no_engine_holds_is_refused_for_good() -> None:
+    gateway = Gateway()
+    gateway.ledger.publish(replace(gateway.ledger.state, engine_max_tokens=1000))
+    refusal = gateway.post({"prompt": "x" * 20_000})
+    assert isinstance(refusal, Rejection)
+    assert refusal.outcome is Outcome.TOO_LARGE
+    assert refusal.retry_after_s is None
+
+
+@virtual
+async def test_an_estimate_above_the_largest_engine_is_taken_as_the_whole_engine() -> None:
+    gateway = Gateway()
+    gateway.ledger.publish(replace(gateway.ledger.state, engine_max_tokens=1000))
+    ticket = gateway.post({"prompt": "x" * 3600, "max_tokens": 500, "n": 2})
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost.load == Load(1000, 2)
+
+
+@virtual
+async def test_the_refusal_speaks_the_api_that_was_called() -> None:
+    gateway = Gateway(slots=0, policy="queues: [{priority: P1, name: one, maxQueueSize: 0, timeout: 1s}]")
+    refusal = gateway.post(path="/v1/messages")
+    assert isinstance(refusal, Rejection)
+    assert refusal.api is Api.ANTHROPIC
+
+
+@virtual
+@pytest.mark.parametrize(("said", "waits"), [("2", 2.0), ("600", 8.0), ("nonsense", 8.0), ("-1", 8.0), ("nan", 8.0)])
+async def test_the_wait_ends_before_the_clients_patience(said: str, waits: float) -> None:
+    gateway = Gateway(slots=1)
+    gateway.post()
+    waiting = gateway.post(x_priority="P0", x_stainless_read_timeout=said)
+    assert isinstance(waiting, Waiting)
+    assert waiting.longest_wait_s == waits
+
+
+@virtual
+async def test_the_engine_hears_our_priority_not_the_clients() -> None:
+    gateway = Gateway()
+    ticket = gateway.post(x_priority="P2")
+    assert isinstance(ticket, Ticket)
+    changes = gateway.admission.header_changes(ticket)
+    assert changes.set == (("x-vllm-priority", "2"), ("x-extproc-priority", "P2"))
+    assert changes.remove == ("x-priority",)
+
+
+@virtual
+async def test_a_bypass_rule_on_the_body_lets_pass_and_holds_nothing() -> None:
+    gateway = Gateway(policy="classification: [{when: {model: free}, bypass: true}]")
+    assert isinstance(gateway.post({"model": "free"}), Pass)
+    assert isinstance(gateway.post({"model": "other"}), Ticket)
+    assert gateway.slots_in_use == 1
+
+
+@virtual
+async def test_draining_refuses_from_headers_and_after_the_body() -> None:
+    gateway = Gateway()
+    arrived = gateway.admission.arrive(head())
+    assert isinstance(arrived, Candidate)
+    ticket = gateway.post()
+    assert isinstance(ticket, Ticket)
+    gateway.admission.drain()
+    for verdict in (gateway.admission.decide(arrived, b"{}"), gateway.admission.arrive(head())):
+        assert isinstance(verdict, Rejection)
+        assert verdict.outcome is Outcome.DRAINING
+    ticket.end(End.COMPLETED)
+    assert gateway.slots_in_use == 0
+
+
+@virtual
+async def test_every_priority_is_counted_under_its_own_name() -> None:
+    gateway = Gateway(slots=10)
+    for priority in Priority:
+        gateway.post(x_priority=str(priority))
+    assert gateway.seen.by_priority == {(Outcome.ADMITTED, priority): 1 for priority in Priority}
