@@ -58,8 +58,8 @@ class QueuePolicy(_Section, frozen=True):
     timeout_s: Seconds = field(name="timeout")
     """Longest wait. Required. Also bounded by `envoy.maxMessageTimeout` - 1 s and by the client's patience."""
     drop_policy: DropPolicy = DropPolicy.TAIL
-    """`tail`: wait until admitted or timed out. `early-drop-on-pressure`: under pressure, drop what has waited too long and
-    refuse who would. `fast-reject`: never wait under pressure or behind others. Default `tail`."""
+    """`tail`: wait until admitted or timed out. `early-drop-on-pressure`: under pressure, drop what has waited too
+    long and refuse who would. `fast-reject`: never wait under pressure or behind others. Default `tail`."""
     max_queue_bytes: Bytes = Bytes(64 << 20)
     """Bytes of request bodies that may wait. Default 64MiB."""
     max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
