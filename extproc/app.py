@@ -110,7 +110,7 @@ class Pool:
         return QueueSnapshot(
             name=band.policy.name,
             max_size=band.policy.max_queue_size,
-            waiting=len(band),
+            waiting=band.count,
             waiting_load=band.load,
             oldest_wait_s=now - head.arrived if head else None,
         )

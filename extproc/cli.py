@@ -54,12 +54,11 @@ def serve(
         bool, typer.Option("--no-scrape", envvar="EXTPROC_NO_SCRAPE", help="Do not read the engines' metrics.")
     ] = False,
     grace: Annotated[
-        float, typer.Option(envvar="EXTPROC_GRACE", min=0, help="Seconds that running requests are followed on SIGTERM.")
+        float,
+        typer.Option(envvar="EXTPROC_GRACE", min=0, help="Seconds that running requests are followed on SIGTERM."),
     ] = 25.0,
     log_format: Annotated[str, typer.Option(envvar="EXTPROC_LOG_FORMAT", help="text or json.")] = "text",
-    log_level: Annotated[
-        str, typer.Option(envvar="EXTPROC_LOG_LEVEL", help="debug, info, warning or error.")
-    ] = "info",
+    log_level: Annotated[str, typer.Option(envvar="EXTPROC_LOG_LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
     """Answers Envoy: admits, queues or rejects each request."""
     from extproc.app import ServeOptions, serve_until_signalled

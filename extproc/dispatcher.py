@@ -178,7 +178,7 @@ class Dispatcher:
                 if self._dirty and self._asked is None:
                     self._dirty = False
                     self._ask(now)
-                elif overdue := self._bands.overdue(now, pressure=self._pressure):
+                elif self._bands.count and (overdue := self._bands.overdue(now, pressure=self._pressure)):
                     self._drop(*overdue)
                 else:
                     break
@@ -210,7 +210,7 @@ class Dispatcher:
                 self._admit(waiter, now)
             else:
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
-        if verdicts.admitted == len(asked) and len(self._bands):
+        if verdicts.admitted == len(asked) and self._bands.count:
             self._dirty = True
         for waiter in asked[verdicts.admitted :]:
             self._stay_or_go(waiter, now)
@@ -279,7 +279,7 @@ class Dispatcher:
         self._settle()
 
     def _on_wake(self) -> None:
-        self._dirty = self._dirty or len(self._bands) > 0
+        self._dirty = self._dirty or self._bands.count > 0
         self._settle()
 
     def _on_timer(self) -> None:
@@ -291,7 +291,7 @@ class Dispatcher:
 
     def _set_timer(self, now: float) -> None:
         """One timer for the earliest moment anything is due. A timer that is early enough already is left alone."""
-        due = self._bands.next_due(pressure=self._pressure)
+        due = self._bands.next_due(pressure=self._pressure) if self._bands.count else None
         at = min(math.inf if due is None else due, self._ask_again_at)
         if at >= self._timer_at:
             return

@@ -52,6 +52,8 @@ class Band(Generic[T]):
 
     def __init__(self, policy: QueuePolicy) -> None:
         self.policy = policy
+        self.count = 0
+        """Waiters. An attribute, because every request reads it several times."""
         self.load = NOTHING
         self.body_bytes = 0
         self._order: Heap[Waiter[T]] = Heap()
@@ -59,12 +61,10 @@ class Band(Generic[T]):
         target_s = policy.timeout_s * TARGET_SHARE
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
-    def __len__(self) -> int:
-        return len(self._order)
-
     def push(self, waiter: Waiter[T]) -> None:
         waiter.order = self._order.push(waiter.arrived, waiter)
         waiter.due = self._deadlines.push(waiter.deadline, waiter)
+        self.count += 1
         self.load += waiter.load
         self.body_bytes += waiter.body_bytes
 
@@ -73,7 +73,8 @@ class Band(Generic[T]):
         if waiter.order is None or waiter.due is None or not self._order.remove(waiter.order):
             return False
         self._deadlines.remove(waiter.due)
-        self.load = self.load - waiter.load if len(self._order) else NOTHING
+        self.count -= 1
+        self.load = self.load - waiter.load if self.count else NOTHING
         self.body_bytes -= waiter.body_bytes
         return True
 
@@ -84,7 +85,7 @@ class Band(Generic[T]):
         return self._order.first()
 
     def full_for(self, body_bytes: int) -> bool:
-        return len(self) >= self.policy.max_queue_size or self.body_bytes + body_bytes > self.policy.max_queue_bytes
+        return self.count >= self.policy.max_queue_size or self.body_bytes + body_bytes > self.policy.max_queue_bytes
 
     def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
         """The next waiter whose wait is over, and why; None when all may wait on."""
@@ -134,8 +135,11 @@ class Bands(Generic[T]):
     def __init__(self, queues: Sequence[QueuePolicy]) -> None:
         self._bands: tuple[Band[T], ...] = tuple(Band(policy) for policy in queues)
 
-    def __len__(self) -> int:
-        return sum(len(band) for band in self._bands)
+    @property
+    def count(self) -> int:
+        """Waiters of all priorities."""
+        first, second, third = self._bands
+        return first.count + second.count + third.count
 
     def __getitem__(self, priority: Priority) -> Band[T]:
         return self._bands[priority]
@@ -154,7 +158,7 @@ class Bands(Generic[T]):
 
     def blocked(self, priority: Priority) -> bool:
         """Somebody who goes before a newcomer of this priority waits already."""
-        return any(len(band) for band in self._bands[: priority + 1])
+        return any(band.count for band in self._bands[: priority + 1])
 
     def refuse(self, arrival: Arrival, *, pressure: bool, expected_wait_s: float | None) -> Outcome | None:
         """Why a newcomer that would have to wait must not; None: it may. `expected_wait_s` None: unknown."""
@@ -174,23 +178,26 @@ class Bands(Generic[T]):
         )
 
     def _higher_waits(self, priority: Priority) -> bool:
-        return any(len(band) for band in self._bands[:priority])
+        return any(band.count for band in self._bands[:priority])
 
     def heads(self, most: int) -> list[Waiter[T]]:
         """Who goes next, most important first."""
         found: list[Waiter[T]] = []
         for band in self._bands:
-            if len(found) < most and len(band):
+            if band.count and len(found) < most:
                 found += band.heads(most - len(found))
         return found
 
     def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
         """The next waiter whose wait is over, and why; None when all may wait on."""
         for band in self._bands:
-            if len(band) and (found := band.overdue(now, pressure=pressure)):
+            if band.count and (found := band.overdue(now, pressure=pressure)):
                 return found
         return None
 
     def next_due(self, *, pressure: bool) -> float | None:
         """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
-        return min((due for band in self._bands if (due := band.next_due(pressure=pressure)) is not None), default=None)
+        return min(
+            (due for band in self._bands if band.count and (due := band.next_due(pressure=pressure)) is not None),
+            default=None,
+        )

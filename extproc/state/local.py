@@ -46,8 +46,11 @@ class LocalLedger:
             self._hold_s = ask.mean_hold_s
         self._decay_ghosts()
         self._ghosts += ask.ghosts
-        admitted = admissible(ask.wants, ask.in_use, self._ghosts, self._state)
-        total = sum((want.load for want in ask.wants[:admitted]), sum(ask.in_use, self._ghosts))
+        total = sum(ask.in_use, self._ghosts)
+        admitted = 0
+        if ask.wants:
+            admitted = admissible(ask.wants, ask.in_use, self._ghosts, self._state)
+            total = sum((want.load for want in ask.wants[:admitted]), total)
         held_up_by_ghosts = admitted < len(ask.wants) and not self._ghosts.empty
         reply(
             Verdicts(

@@ -84,7 +84,7 @@ async def test_never_more_than_the_limit_whatever_the_order_of_ends_and_leaves()
         assert pool.slots_in_use == len(tickets)
     assert most == 4
     assert pool.slots_in_use == 0
-    assert len(pool.dispatcher.bands) == 0
+    assert pool.dispatcher.bands.count == 0
 
 
 @virtual
@@ -374,5 +374,5 @@ async def test_ten_thousand_waiters_leaving_in_any_order_leave_nothing_behind() 
     waiters = [pool.waiting() for _ in range(10_000)]
     for waiting in waiters[::2] + waiters[1::2][::-1]:
         waiting.leave(ghost=False)
-    assert len(pool.dispatcher.bands) == 0
+    assert pool.dispatcher.bands.count == 0
     assert pool.dispatcher.bands.waiting()[1].slots == 0
