@@ -35,3 +35,7 @@ class ConfigError(ExtprocError):
 
 class BadMetrics(ExtprocError):
     """An engine's metrics text lacks a required series or is not metrics at all."""
+
+
+class CannotListen(ExtprocError):
+    """An address given by the operator cannot be listened on; the message names the flag, the address and why."""

@@ -1,0 +1,96 @@
+"""What the running service looks like at one moment, as plain values: the spine fills them, the admin edge shows them.
+
+Priorities are positions: index 0 is P0. None means unknown, never zero; a load's `inf` means no bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from extproc.model import NOTHING, EngineSample, Load, PoolState
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """One engine as its scraper sees it.
+
+    `reporting`: young enough to be believed by the controllers. `age_s`: of `sample`, None if it never answered.
+    `result`: how the last scrape went (the label of `extproc_scrapes_total`), empty before the first.
+    `filtered`: it is read by the cheap filtered scrape.
+    """
+
+    engine: str
+    reporting: bool = False
+    result: str = ""
+    age_s: float | None = None
+    last_error: str | None = None
+    sample: EngineSample | None = None
+    filtered: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSnapshot:
+    """One priority's queue in one pool. `oldest_wait_s`: of its head, None while empty."""
+
+    name: str
+    max_size: int
+    waiting: int = 0
+    waiting_load: Load = NOTHING
+    oldest_wait_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSnapshot:
+    """One pool. `in_use` is this replica's, per priority; `held` is the pool's over all replicas, ghost load included."""
+
+    name: str
+    state: PoolState
+    queues: tuple[QueueSnapshot, QueueSnapshot, QueueSnapshot]
+    in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
+    held: Load = NOTHING
+    ghosts: Load = NOTHING
+    drain_per_s: Load | None = None
+    engines: tuple[EngineSnapshot, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySnapshot:
+    """The policy in force. `hash`: short, the same for the same policy. `loaded_at`: seconds since the epoch.
+
+    `last_error`: why a newer file was refused; None while the file on disk is the one in force.
+    """
+
+    file: str
+    hash: str
+    loaded_at: float
+    last_error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WireSnapshot:
+    """The gRPC side. `warnings`: sentences for people, such as an Envoy mode that lacks trailers."""
+
+    address: str
+    serving: bool
+    streams: int = 0
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSnapshot:
+    """The whole service. `at`: clock seconds, the scale of `PoolState.at`. `loop_lag_s`: worst of the last seconds."""
+
+    at: float
+    started_at: float
+    policy: PolicySnapshot
+    wire: WireSnapshot
+    pools: tuple[PoolSnapshot, ...] = ()
+    draining: bool = False
+    loop_lag_s: float | None = None
+
+
+class StateSource(Protocol):
+    """Where the admin edge sees the service. Called on the event loop; must be cheap and must not wait."""
+
+    def snapshot(self) -> ServiceSnapshot: ...
