@@ -42,7 +42,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """One pool. `in_use` is this replica's, per priority; `held` is the pool's over all replicas, ghost load included."""
+    """One pool. `in_use`: this replica's, per priority. `held`: of all replicas together, ghost load included."""
 
     name: str
     state: PoolState

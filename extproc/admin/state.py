@@ -1,0 +1,152 @@
+"""From a snapshot to what people and scripts read: the `/state` document and the `/readyz` verdict. Pure.
+
+Keys are stable: scripts rely on them. Seconds end in `_s`, tokens are KV tokens, unknown and unlimited are both null.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import TypeAlias
+
+from extproc import __version__
+from extproc.model import PRIORITIES, EngineSample, Load, Priority
+from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot
+
+Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+Requests: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
+"""Pool -> priority -> outcome -> count since the start."""
+
+
+def state_document(snapshot: ServiceSnapshot, *, wall_s: float, requests: Requests) -> dict[str, Json]:
+    """`wall_s`: seconds since the epoch, now."""
+    policy, wire = snapshot.policy, snapshot.wire
+    return {
+        "version": __version__,
+        "time": wall_s,
+        "uptime_s": snapshot.at - snapshot.started_at,
+        "draining": snapshot.draining,
+        "loop_lag_s": _number(snapshot.loop_lag_s),
+        "policy": {
+            "file": policy.file,
+            "hash": policy.hash,
+            "loaded_at": policy.loaded_at,
+            "last_error": policy.last_error,
+        },
+        "wire": {
+            "address": wire.address,
+            "serving": wire.serving,
+            "streams": wire.streams,
+        },
+        "warnings": list(_warnings(snapshot)),
+        "pools": [_pool(pool, snapshot.at, requests.get(pool.name, {})) for pool in snapshot.pools],
+    }
+
+
+def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
+    state = pool.state
+    return {
+        "name": pool.name,
+        "saturation": _number(state.saturation),
+        "pressure_at": _number(state.pressure_at),
+        "reason": state.reason,
+        "state_age_s": now - state.at,
+        "limit": _load(state.limits[Priority.P0]),
+        "held": _load(pool.held),
+        "ghosts": _load(pool.ghosts),
+        "drain_per_s": None if pool.drain_per_s is None else _load(pool.drain_per_s),
+        "engine_max_tokens": state.engine_max_tokens,
+        "expected_output_tokens": _number(state.expected_output_tokens),
+        "priorities": {str(priority): _class(pool, priority, requests) for priority in PRIORITIES},
+        "engines_reporting": sum(engine.reporting for engine in pool.engines),
+        "engines": [_engine(engine) for engine in pool.engines],
+    }
+
+
+def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
+    queue, state = pool.queues[priority], pool.state
+    return {
+        "queue": queue.name,
+        "waiting": queue.waiting,
+        "queue_size": queue.max_size,
+        "waiting_load": _load(queue.waiting_load),
+        "oldest_wait_s": _number(queue.oldest_wait_s),
+        "in_use": _load(pool.in_use[priority]),
+        "limit": _load(state.limits[priority]),
+        "reserved": _load(state.reserved[priority]),
+        "rejection": _number(state.rejection[priority]),
+        "requests": dict(requests.get(str(priority), {})),
+    }
+
+
+_SAMPLE_FIELDS = tuple(field.name for field in fields(EngineSample) if field.name not in {"engine", "at"})
+
+
+def _engine(engine: EngineSnapshot) -> dict[str, Json]:
+    """The sample's values lie flat beside the scraper's, all null while the engine has never answered."""
+    values: dict[str, Json] = {name: _number(getattr(engine.sample, name, None)) for name in _SAMPLE_FIELDS}
+    return {
+        "engine": engine.engine,
+        "reporting": engine.reporting,
+        "age_s": _number(engine.age_s),
+        "result": engine.result or None,
+        "last_error": engine.last_error,
+        "filtered": engine.filtered,
+        **values,
+    }
+
+
+def _load(load: Load) -> dict[str, Json]:
+    return {"tokens": _number(load.tokens), "slots": _number(load.slots)}
+
+
+def _number(value: float | None) -> float | None:
+    """JSON has neither infinity nor NaN."""
+    return value if value is not None and math.isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """Whether Envoy should send requests here, and what `/readyz` says of it."""
+
+    ready: bool
+    document: dict[str, Json]
+
+
+def readiness(snapshot: ServiceSnapshot) -> Readiness:
+    """Unready only where another replica would do better: engines that do not report are a detail, since requests
+    are still decided while blind, and a refused policy file leaves the last good one in force.
+    """
+    wire_says = "draining" if snapshot.draining else "serving" if snapshot.wire.serving else "not listening yet"
+    ready = snapshot.wire.serving and not snapshot.draining
+    pools: dict[str, Json] = {pool.name: _engines_component(pool) for pool in snapshot.pools}
+    components: dict[str, Json] = {
+        "policy": {"ok": snapshot.policy.last_error is None, "detail": snapshot.policy.last_error or "in force"},
+        "wire": {"ok": ready, "detail": wire_says},
+        "engines": pools,
+    }
+    return Readiness(ready, {"ready": ready, "components": components, "warnings": list(_warnings(snapshot))})
+
+
+def _engines_component(pool: PoolSnapshot) -> dict[str, Json]:
+    reporting, known = sum(engine.reporting for engine in pool.engines), len(pool.engines)
+    detail = f"{reporting} of {known} reporting" if known else "none configured"
+    return {"ok": reporting == known, "detail": detail}
+
+
+def _warnings(snapshot: ServiceSnapshot) -> list[str]:
+    warnings = list(snapshot.wire.warnings)
+    if snapshot.policy.last_error is not None:
+        warnings.append(f"{snapshot.policy.file} was refused, the last good policy is in force")
+    warnings += [
+        f"pool {pool.name}: no engine reports, admission is by the failure rules"
+        for pool in snapshot.pools
+        if pool.engines and not any(engine.reporting for engine in pool.engines)
+    ]
+    return warnings
+
+
+def unreadable(error: str | None) -> dict[str, Json]:
+    """What `/state` and `/readyz` say when the state cannot be read."""
+    return {"ready": False, "error": f"the service's state cannot be read: {error}"}
