@@ -84,7 +84,7 @@ def test_the_error_is_forgotten_when_the_state_reads_well_again() -> None:
     given = GivenSource(ZeroDivisionError("no"))
     source = SafeSource(given)
     assert source.take() is None
-    assert source.last_error == "ZeroDivisionError: no"
+    failed = source.last_error
     given.state = service()
     assert source.take() is given.state
-    assert (source.last_error, source.errors) == (None, 1)
+    assert (failed, source.last_error, source.errors) == ("ZeroDivisionError: no", None, 1)
