@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 import yaml
+from typer.core import TyperGroup, TyperOption
 
 from extproc.admin import names
+from extproc.cli import app
 from extproc.config import load_policy, parse_policy
 from extproc.model import End, Outcome
 from extproc.outcomes import ANSWERS
@@ -105,6 +108,34 @@ def test_alerts_use_names_and_label_values_that_exist() -> None:
         for quoted in re.findall(r'"([^"]+)"', alert["expr"]):
             assert set(quoted.split("|")) <= values, alert
         assert alert["expr"].count("(") == alert["expr"].count(")"), alert
+
+
+@pytest.mark.parametrize("command", ["serve", "demo", "engine"])
+def test_the_readme_lists_every_flag_with_its_variable_and_default(command: str) -> None:
+    table = README.split(f"| flag of `{command}` |")[1].split("\n\n")[0]
+    rows = [[cell.strip(" `") for cell in line.split("|")[1:-2]] for line in table.splitlines()[2:]]
+    main = typer.main.get_command(app)
+    assert isinstance(main, TyperGroup)
+    options = [p for p in main.commands[command].params if isinstance(p, TyperOption) and p.name != "help"]
+    assert sorted(rows) == sorted(_row(option, with_variable=command == "serve") for option in options)
+
+
+def _row(option: TyperOption, *, with_variable: bool) -> list[str]:
+    flag = option.opts[0]
+    variable = [str(option.envvar)] if with_variable else []
+    if option.required:
+        return [flag, *variable, "required"]
+    default: Any = option.default
+    shown = (
+        "off"
+        if default is False
+        else ""
+        if default is None
+        else f"{default:g}"
+        if isinstance(default, float)
+        else default
+    )
+    return [flag, *variable, str(shown)]
 
 
 @pytest.mark.parametrize("file", ["README.md", "docs/operations.md"])
