@@ -5,6 +5,7 @@ It runs on the service's own event loop, so each answer is built in one go and s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from urllib.parse import urlsplit
@@ -42,6 +43,13 @@ def split_address(listen: str) -> tuple[str, int]:
     if port is None or parts.netloc != listen or "@" in listen:
         raise CannotListen(f"--admin-listen: expected host:port such as 127.0.0.1:8080 or [::1]:8080, got {listen!r}")
     return host, port
+
+
+def _why(error: OSError) -> str:
+    """The system's own words: asyncio wraps them in a sentence that repeats the address. Names that do not resolve have
+    negative numbers and words of their own.
+    """
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
 def _json(document: dict[str, Json], status: int = 200) -> web.Response:
@@ -94,7 +102,7 @@ class AdminServer:
             await web.TCPSite(runner, host or None, port).start()
         except OSError as error:
             await runner.cleanup()
-            raise CannotListen(f"--admin-listen: cannot listen on {self._listen}: {error.strerror or error}") from error
+            raise CannotListen(f"--admin-listen: cannot listen on {self._listen}: {_why(error)}") from error
         self._runner = runner
         self._metrics.attach(self._gauges)
         bound = runner.addresses[0]

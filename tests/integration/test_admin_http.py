@@ -163,9 +163,19 @@ async def test_a_taken_port_is_named(running: Running) -> None:
     second = AdminServer(
         listen=running.server.address, source=running.source, metrics=Metrics(), policy_view=lambda: POLICY
     )
-    with pytest.raises(CannotListen, match=rf"cannot listen on {running.server.address}: .*address already in use"):
+    with pytest.raises(
+        CannotListen, match=rf"--admin-listen: cannot listen on {running.server.address}: Address already in use"
+    ):
         await second.start()
     assert second.address == ""
+
+
+async def test_a_name_that_does_not_resolve_is_named(running: Running) -> None:
+    server = AdminServer(
+        listen="no-such-host.invalid:0", source=running.source, metrics=Metrics(), policy_view=lambda: POLICY
+    )
+    with pytest.raises(CannotListen, match=r"cannot listen on no-such-host\.invalid:0: \w+"):
+        await server.start()
 
 
 async def test_stopping_frees_the_port_and_the_gauges(running: Running) -> None:
