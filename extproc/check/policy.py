@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from extproc.check.report import Finding, warning
 from extproc.config.schema import LimitPolicy, Policy
-from extproc.config.units import write_seconds
+from extproc.config.units import write_bytes, write_seconds
 from extproc.model import Priority
 
 
@@ -19,6 +19,10 @@ def check_policy(policy: Policy) -> Iterator[Finding]:
             given, bound = write_seconds(queue.timeout_s), write_seconds(longest)
             message = f"{given} is longer than envoy.maxMessageTimeout - 1s: waits end after {bound}"
             yield warning(f"{path}.timeout", message)
+        if queue.max_queue_size and queue.max_queue_bytes < policy.body.max_bytes:
+            given, largest = write_bytes(queue.max_queue_bytes), write_bytes(policy.body.max_bytes)
+            message = f"{given} is less than one body of body.maxBytes ({largest}): such a request can never wait"
+            yield warning(f"{path}.maxQueueBytes", message)
         if queue.priority is Priority.P2 and queue.reserved_slots:
             yield warning(f"{path}.reservedSlots", "nothing is below P2: these slots are kept from nobody")
     for i, pool in enumerate(policy.pools):
