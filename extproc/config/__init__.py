@@ -1,6 +1,7 @@
 """The policy file: its schema, its defaults and its errors."""
 
 from extproc.config.parse import load_policy, parse_policy
+from extproc.config.plain import to_plain
 from extproc.config.schema import (
     BodyPolicy,
     ClassificationRule,
@@ -49,4 +50,5 @@ __all__ = [
     "When",
     "load_policy",
     "parse_policy",
+    "to_plain",
 ]

@@ -156,12 +156,12 @@ def _when(when: When) -> Found:
     if when.path and (not when.path.startswith("/") or "*" in when.path[:-1] or "?" in when.path):
         yield "path", f"expected a path without its query, such as /v1/embeddings or /v1/*; got '{when.path}'"
     names = [name.lower() for name in when.header or {}]
-    for name in when.header or {}:
+    for i, name in enumerate(when.header or {}):
         if name.startswith(":"):
             yield "header", f"'{name}' is not a header; expected the condition path, model or serviceTier instead"
         elif not HEADER_NAME.fullmatch(name):
             yield "header", f"expected a header name; got '{name}'"
-        elif names.count(name.lower()) > 1:
+        elif name.lower() in names[:i]:
             yield "header", f"'{name}' is there twice: header names are the same in upper and lower case"
 
 

@@ -36,6 +36,10 @@ class Document:
 
     def report_at(self, path: str, message: str) -> None:
         """Adds a problem at `path`, with the line of the deepest node on it that is there."""
+        self.report(path, self.deepest(path), message)
+
+    def deepest(self, path: str) -> Node:
+        """The node at `path`, or the last one on the way to it that is there."""
         node = self.root
         for key, index in _STEPS.findall(path):
             if key and isinstance(node, MappingNode):
@@ -47,7 +51,7 @@ class Document:
             if not inner:
                 break
             node = inner[0]
-        self.report(path, node, message)
+        return node
 
     def line(self, node: Node | None) -> int:
         return 0 if node is None else self.base_line + node.start_mark.line + 1

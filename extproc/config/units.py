@@ -5,13 +5,14 @@ A reader takes the text of one YAML scalar and raises `BadValue` with what was e
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from decimal import Decimal
 
 from extproc.config.schema import Bytes, Seconds
 from extproc.model import PRIORITIES, Priority
 
-_NUMBER_UNIT = re.compile(r"(\d{1,12}(?:\.\d{1,40})?)\s*([a-zA-Z]*)", re.ASCII)
+_NUMBER_UNIT = re.compile(r"(\d{1,15}(?:\.\d{1,40})?)\s*([a-zA-Z]*)", re.ASCII)
 _SECONDS = {
     "": Decimal(1),
     "ms": Decimal("0.001"),
@@ -30,7 +31,7 @@ _BYTES = {
     "MiB": 2**20,
     "GiB": 2**30,
 }
-_HOST_PORT = re.compile(r"(\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?):(\d{1,5})", re.ASCII)
+_HOST_PORT = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9.])?):(\d{1,5})", re.ASCII)
 
 PRIORITY_ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
 """Words for P0, P1, P2 in a policy file."""
@@ -87,7 +88,12 @@ def write_bytes(size: int) -> str:
 def is_host_port(text: str) -> bool:
     """`host:port`; an IPv6 address stands in brackets, a port is 1..65535."""
     found = _HOST_PORT.fullmatch(text)
-    return found is not None and 1 <= int(found[2]) <= 65535
+    if found is None or not 1 <= int(found[2]) <= 65535:
+        return False
+    try:
+        return found[1] is None or bool(ipaddress.IPv6Address(found[1]))
+    except ValueError:
+        return False
 
 
 def _scaled(text: str, units: dict[str, Decimal], expected: str) -> Decimal:

@@ -3,57 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from tests.support.envoy_process import running_envoy, shipped_config
+from tests.support.upstream import Upstream, running_upstream
 
 LIMIT = 4
-
-
-@dataclass
-class Engine:
-    """An upstream that holds requests to /hold until told to finish, and tells the headers of all others."""
-
-    port: int = 0
-    open: int = 0
-    most_open: int = 0
-    finish: asyncio.Event = field(default_factory=asyncio.Event)
-    full: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if request.path != "/hold":
-            return web.json_response({name.lower(): value for name, value in request.headers.items()})
-        self.open += 1
-        self.most_open = max(self.most_open, self.open)
-        if self.open == LIMIT:
-            self.full.set()
-        await self.finish.wait()
-        self.open -= 1
-        return web.Response(text="done")
-
-
-@contextlib.asynccontextmanager
-async def running(engine: Engine) -> AsyncIterator[None]:
-    app = web.Application()
-    app.router.add_route("*", "/{rest:.*}", engine.answer)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
-    engine.port = runner.addresses[0][1]
-    try:
-        yield
-    finally:
-        await runner.cleanup()
 
 
 def refusing_port() -> int:
@@ -64,9 +25,8 @@ def refusing_port() -> int:
 
 
 @pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[tuple[Engine, str, aiohttp.ClientSession]]:
-    engine = Engine()
-    async with running(engine):
+async def stack(tmp_path: Path) -> AsyncIterator[tuple[Upstream, str, aiohttp.ClientSession]]:
+    async with running_upstream(full_at=LIMIT) as engine:
         config = shipped_config(extproc_port=refusing_port(), engine_ports=[engine.port], engine_max_requests=LIMIT)
         connector = aiohttp.TCPConnector(limit=0)
         async with running_envoy(config, tmp_path) as (url, _), aiohttp.ClientSession(connector=connector) as session:
@@ -74,12 +34,12 @@ async def stack(tmp_path: Path) -> AsyncIterator[tuple[Engine, str, aiohttp.Clie
 
 
 async def test_the_backstop_refuses_with_429_when_extproc_is_away(
-    stack: tuple[Engine, str, aiohttp.ClientSession],
+    stack: tuple[Upstream, str, aiohttp.ClientSession],
 ) -> None:
     engine, url, session = stack
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
         held = [group.create_task(session.post(f"{url}/hold")) for _ in range(LIMIT)]
-        await engine.full.wait()
+        await engine.opened.wait()
         refused = [await session.post(f"{url}/hold") for _ in range(10)]
         bodies = [await answer.json() for answer in refused]
         engine.finish.set()
@@ -96,7 +56,7 @@ async def test_the_backstop_refuses_with_429_when_extproc_is_away(
 
 
 async def test_a_burst_beyond_the_backstop_never_waits_inside_envoy(
-    stack: tuple[Engine, str, aiohttp.ClientSession],
+    stack: tuple[Upstream, str, aiohttp.ClientSession],
 ) -> None:
     engine, url, session = stack
     async with asyncio.timeout(10), asyncio.TaskGroup() as group:
@@ -111,7 +71,7 @@ async def test_a_burst_beyond_the_backstop_never_waits_inside_envoy(
 
 
 async def test_what_clients_must_not_send_is_stripped_even_when_extproc_is_away(
-    stack: tuple[Engine, str, aiohttp.ClientSession],
+    stack: tuple[Upstream, str, aiohttp.ClientSession],
 ) -> None:
     _, url, session = stack
     sent = {

@@ -1,0 +1,53 @@
+"""Warnings of `extproc check` about policies that are valid but perhaps not meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from extproc.check import FileKind, check_files
+
+ENGINES = 'pools: [{engines: {static: ["e:1"]}}]\n'
+
+
+@pytest.mark.parametrize(
+    ("policy", "warnings"),
+    [
+        (ENGINES, []),
+        (
+            "{}",
+            [
+                "pools[0].engines.static: none: no metrics are read, and the limit stays at failure.unknownLimit "
+                "(32 requests)"
+            ],
+        ),
+        ("pools: [{fixed: {limit: {requests: 8}}}]", []),
+        (
+            ENGINES + "envoy: {maxMessageTimeout: 10s}",
+            [
+                "queues[P1].timeout: 15s is longer than envoy.maxMessageTimeout - 1s: waits end after 9s",
+                "queues[P2].timeout: 60s is longer than envoy.maxMessageTimeout - 1s: waits end after 9s",
+            ],
+        ),
+        (
+            ENGINES
+            + "queues: [{priority: P2, name: b, maxQueueSize: 1, timeout: 1s, reservedSlots: 4, maxQueueBytes: 1KiB}]",
+            [
+                "queues[P2].maxQueueBytes: 1KiB is less than one body of body.maxBytes (1MiB): "
+                "such a request can never wait",
+                "queues[P2].reservedSlots: nothing is below P2: these slots are kept from nobody",
+            ],
+        ),
+        (
+            'pools: [{engines: {static: ["e:1"]}, override: {rejection: 0.5}}]',
+            ["pools[0].override: in force: the controllers are not heard"],
+        ),
+    ],
+)
+def test_warnings(tmp_path: Path, policy: str, warnings: list[str]) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(policy)
+    (report,) = check_files([str(file)])
+    assert (report.kind, report.errors) == (FileKind.POLICY, ())
+    assert [str(problem) for problem in report.warnings] == warnings
