@@ -1,0 +1,68 @@
+"""One loop per pool that turns samples and traffic into the pool's state. When to step lives here; what to decide does
+not."""
+
+from __future__ import annotations
+
+import asyncio
+
+from extproc.clock import Clock
+from extproc.controllers.protocol import Controller
+from extproc.model import PoolState
+from extproc.ports import DemandSource, FleetSource, Publisher
+
+PERIOD_S = 0.05
+"""The longest time between two steps (CONTROLLER section 1): samples that stop coming must be noticed too."""
+
+
+class ControlLoop:
+    """Steps on every new sample, at the latest after `PERIOD_S`, and publishes each state.
+
+    Samples that arrive in the same turn of the event loop make one step; nothing waits for a tick. An exception in a
+    step is a bug: it leaves `run`, so that the TaskGroup that owns the loop stops the service instead of letting it
+    obey an old limit.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        publisher: Publisher,
+        *,
+        fleet: FleetSource,
+        demand: DemandSource,
+        clock: Clock,
+        initial: PoolState,
+    ) -> None:
+        self._controller = controller
+        self._publisher = publisher
+        self._fleet = fleet
+        self._demand = demand
+        self._clock = clock
+        self._state = initial
+        self._due = asyncio.Event()
+        fleet.on_sample(self._due.set)
+
+    @property
+    def state(self) -> PoolState:
+        """The last state published; `initial` before the first step."""
+        return self._state
+
+    def step(self) -> PoolState:
+        """One decision, now. Called by `run`; callable before it, so that the first request already meets a
+        decision."""
+        now = self._clock.now()
+        self._state = self._controller.step(
+            now, self._fleet.fleet(), demand=self._demand.demand(now), previous=self._state
+        )
+        self._publisher.publish(self._state)
+        return self._state
+
+    async def run(self) -> None:
+        """Until cancelled, or until a step raises."""
+        while True:
+            self._due.clear()
+            self.step()
+            timer = self._clock.call_at(self._clock.now() + PERIOD_S, self._due.set)
+            try:
+                await self._due.wait()
+            finally:
+                timer.cancel()

@@ -1,0 +1,189 @@
+"""From cumulative readings of one engine to its `EngineSample`: rates, means and percentiles over the last seconds.
+
+What every engine kind shares; what the series are called is the kind's own module.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from extproc.model import EngineSample
+
+WINDOW_S = 5.0
+"""Rates, means and percentiles look back this far: long enough for some requests to end, short enough to be about
+now."""
+
+SPACING_S = 0.25
+"""Readings kept are at least this far apart, so that memory does not depend on the scrape interval."""
+
+LEAST_SPAN_S = 0.5
+"""No rate from readings closer than this: counters move once per engine step, and two steps are not a rate."""
+
+MAX_GAP_S = 4 * WINDOW_S
+"""After a longer gap in readings the window starts anew: what happened meanwhile is not of late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """A cumulative histogram, or the difference of two. `buckets`: (upper bound, observations up to it), ascending."""
+
+    count: float
+    sum: float
+    buckets: tuple[tuple[float, float], ...] = ()
+
+    def since(self, older: Histogram) -> Histogram:
+        """Observations made after `older`. Buckets only where both have the same bounds."""
+        same = len(self.buckets) == len(older.buckets)
+        pairs = zip(self.buckets, older.buckets, strict=True) if same else ()
+        buckets = tuple((bound, n - old) for (bound, n), (_, old) in pairs)
+        return Histogram(self.count - older.count, self.sum - older.sum, buckets)
+
+    @property
+    def mean(self) -> float | None:
+        """None without observations."""
+        return self.sum / self.count if self.count > 0 and self.sum >= 0 else None
+
+    def quantile(self, q: float) -> float | None:
+        """Interpolated linearly inside its bucket, as PromQL's `histogram_quantile` does; None without observations.
+
+        In the unbounded bucket: the largest bound known, which is then a lower bound of the truth.
+        """
+        if not self.buckets or self.buckets[-1][1] <= 0:
+            return None
+        rank = q * self.buckets[-1][1]
+        lower, below = 0.0, 0.0
+        for bound, n in self.buckets:
+            if n >= rank:
+                if bound == math.inf:
+                    return lower
+                return lower + (bound - lower) * (rank - below) / (n - below) if n > below else bound
+            lower, below = bound, n
+        return lower
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One engine's metrics at one moment, cumulative since its start. None is missing, never zero.
+
+    `waiting`: for capacity only, where the engine tells the reasons apart. `output`: output tokens per finished
+    request. `others`: the text held series that were not asked for.
+    """
+
+    kv_usage: float | None = None
+    kv_capacity_tokens: int | None = None
+    running: int | None = None
+    waiting: int | None = None
+    preemptions: float | None = None
+    prompt_tokens: float | None = None
+    generation_tokens: float | None = None
+    ttft: Histogram | None = None
+    tpot: Histogram | None = None
+    output: Histogram | None = None
+    others: bool = False
+
+
+class Adapter(Protocol):
+    """One engine kind: which sample names to ask for, and how to read an answer."""
+
+    @property
+    def names(self) -> Sequence[str]: ...
+
+    def read(self, text: str, content_type: str = "") -> Reading:
+        """Raises `BadMetrics`, naming the required series that are absent."""
+
+
+class Sampler:
+    """One engine's last readings. Feed it in order of time."""
+
+    def __init__(self, engine: str, *, stale_after_s: float) -> None:
+        self._engine = engine
+        self._stale_after_s = stale_after_s
+        self._kept: deque[tuple[float, Reading]] = deque()
+        self._last: Reading | None = None
+        self._last_at = -math.inf
+        self._moved_at = -math.inf
+
+    def sample(self, at: float, reading: Reading) -> EngineSample:
+        """The sample for a reading taken at `at` (clock seconds)."""
+        if self._last is not None and (_restarted(self._last, reading) or at - self._last_at > MAX_GAP_S):
+            self._kept.clear()
+        frozen = self._stands_still(at, reading)
+        while len(self._kept) > 1 and self._kept[1][0] <= at - WINDOW_S:
+            self._kept.popleft()
+        then, base = self._kept[0] if self._kept else (at, reading)
+        if not self._kept or at - self._kept[-1][0] >= SPACING_S:
+            self._kept.append((at, reading))
+        self._last, self._last_at = reading, at
+        span_s = at - then
+        ttft, tpot = _since(reading.ttft, base.ttft), _since(reading.tpot, base.tpot)
+        output = _since(reading.output, base.output)
+        return EngineSample(
+            engine=self._engine,
+            at=at,
+            kv_usage=reading.kv_usage,
+            kv_capacity_tokens=reading.kv_capacity_tokens,
+            running=reading.running,
+            waiting=reading.waiting,
+            iteration_s=tpot.mean if tpot else None,
+            preemptions_per_s=_rate(reading.preemptions, base.preemptions, span_s),
+            prompt_tokens_per_s=_rate(reading.prompt_tokens, base.prompt_tokens, span_s),
+            generation_tokens_per_s=_rate(reading.generation_tokens, base.generation_tokens, span_s),
+            mean_output_tokens=output.mean if output else None,
+            ttft_mean_s=ttft.mean if ttft else None,
+            ttft_p95_s=ttft.quantile(0.95) if ttft else None,
+            tpot_mean_s=tpot.mean if tpot else None,
+            tpot_p95_s=tpot.quantile(0.95) if tpot else None,
+            frozen=frozen,
+        )
+
+    def _stands_still(self, at: float, reading: Reading) -> bool:
+        """Work is there, yet nothing at all has moved for the staleness time: an engine that hangs while its page
+        answers.
+
+        Gauges count as movement beside the token counters: a long prompt is prefilled for seconds without a token
+        counted, but its blocks fill up. Waiting without running counts as work: a hung scheduler shows just that.
+        Without token counters nothing can be said.
+        """
+        busy = (reading.running or 0) + (reading.waiting or 0) > 0
+        counted = reading.generation_tokens is not None or reading.prompt_tokens is not None
+        if not busy or not counted or self._last is None or _moving(self._last) != _moving(reading):
+            self._moved_at = at
+        return at - self._moved_at >= self._stale_after_s
+
+
+def _moving(reading: Reading) -> tuple[float | None, ...]:
+    return (
+        reading.prompt_tokens,
+        reading.generation_tokens,
+        reading.preemptions,
+        reading.kv_usage,
+        reading.running,
+        reading.waiting,
+    )
+
+
+def _restarted(older: Reading, newer: Reading) -> bool:
+    """Some counter went down: the engine began anew, and differences across that moment mean nothing."""
+    pairs = [
+        (older.prompt_tokens, newer.prompt_tokens),
+        (older.generation_tokens, newer.generation_tokens),
+        (older.preemptions, newer.preemptions),
+    ]
+    for a, b in ((older.ttft, newer.ttft), (older.tpot, newer.tpot), (older.output, newer.output)):
+        if a is not None and b is not None:
+            pairs.append((a.count, b.count))
+    return any(before is not None and after is not None and after < before for before, after in pairs)
+
+
+def _rate(newer: float | None, older: float | None, span_s: float) -> float | None:
+    if newer is None or older is None or span_s < LEAST_SPAN_S:
+        return None
+    return (newer - older) / span_s
+
+
+def _since(newer: Histogram | None, older: Histogram | None) -> Histogram | None:
+    return None if newer is None or older is None else newer.since(older)

@@ -1,0 +1,236 @@
+"""Scrapes the engines of one pool: one task per engine, the last sample of each kept with its age."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import aiohttp
+import structlog
+
+from extproc.clock import Clock
+from extproc.config import EnginesPolicy
+from extproc.engines.discovery import REFRESH_S, Discovery, Resolve, Target, resolve
+from extproc.engines.fetch import MetricsClient, Result, ScrapeFailed
+from extproc.engines.kinds import ADAPTERS
+from extproc.engines.sampler import Sampler
+from extproc.model import EngineSample, Fleet
+from extproc.ports import Observer
+
+MAX_TIMEOUT_S = 0.5
+"""A scrape is given up after this, or after half of `failure.staleAfter` if that is less. Not after the interval:
+engines answer late just when they are overloaded, and a sample some 100 ms old is worth more than none. Nothing piles
+up, because an engine's next scrape starts only when the last has ended."""
+
+FULL_INTERVAL_S = 0.5
+"""The full page costs an engine 10 to 27 ms of the event loop that serves its tokens: it is read no more often than
+this (or half of `failure.staleAfter`, or the interval if longer)."""
+
+MAX_BACKOFF_S = 0.5
+"""An engine that fails is probed at doubling intervals up to this (or the interval if longer), so that it is back
+within it."""
+
+LOG_EVERY_S = 60.0
+"""At most one log line per engine in this time, however often its state changes."""
+
+KEEPALIVE_S = 4.0
+"""Engines close idle connections after 5 s: we close first."""
+
+_GOLDEN = 0.618033988749895
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineStatus:
+    """One engine as `/state` shows it. `age_s`: of its last sample, None if it never gave one. `result`: of the last
+    scrape, None before the first. `filtered`: read by the cheap page."""
+
+    engine: str
+    address: str
+    age_s: float | None
+    result: Result | None
+    last_error: str
+    sample: EngineSample | None
+    filtered: bool
+
+
+def next_start(now: float, phase: float, interval_s: float) -> float:
+    """The first moment after `now` on the grid phase + k x interval: no drift, and what was missed is skipped."""
+    return phase + (math.floor((now - phase) / interval_s) + 1) * interval_s
+
+
+class LogLimit:
+    """Whether a result is worth a log line: it differs from the one last logged (at first: ok), and that was long
+    ago."""
+
+    def __init__(self) -> None:
+        self._result = Result.OK
+        self._at = -math.inf
+
+    def due(self, now: float, result: Result) -> bool:
+        if result is self._result or now - self._at < LOG_EVERY_S:
+            return False
+        self._result, self._at = result, now
+        return True
+
+
+class _Engine:
+    """What is kept of one engine. Written by its own task only."""
+
+    def __init__(self, target: Target, *, sampler: Sampler, client: MetricsClient | None) -> None:
+        self.target = target
+        self.sampler = sampler
+        self.client = client
+        self.sample: EngineSample | None = None
+        self.result: Result | None = None
+        self.last_error = ""
+        self.failures = 0
+        self.log_limit = LogLimit()
+        self.task: asyncio.Task[None] | None = None
+
+
+class Scraper:
+    """A `FleetSource` over HTTP for one pool. `fleet()` is an immutable snapshot, replaced at every sample."""
+
+    def __init__(
+        self,
+        policy: EnginesPolicy,
+        *,
+        stale_after_s: float,
+        observer: Observer,
+        clock: Clock,
+        resolve: Resolve = resolve,
+    ) -> None:
+        self._policy = policy
+        self._stale_after_s = stale_after_s
+        self._observer = observer
+        self._clock = clock
+        self._adapter = ADAPTERS[policy.kind]()
+        self._discovery = Discovery(policy.static, resolve)
+        self._timeout_s = min(MAX_TIMEOUT_S, stale_after_s / 2)
+        self._engines: dict[str, _Engine] = {}
+        self._listeners: list[Callable[[], None]] = []
+        self._started = 0
+        self._fleet = Fleet(configured=tuple(target.name for target in self._discovery.targets))
+
+    def fleet(self) -> Fleet:
+        return self._fleet
+
+    def on_sample(self, changed: Callable[[], None]) -> None:
+        self._listeners.append(changed)
+
+    def statuses(self) -> tuple[EngineStatus, ...]:
+        """In the order of `fleet().configured`."""
+        now = self._clock.now()
+        return tuple(_status(target, self._engines.get(target.name), now) for target in self._discovery.targets)
+
+    async def run(self) -> None:
+        """Until cancelled; at once where no engine is configured. No engine's misbehaviour ends it."""
+        connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
+        session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            headers={"Accept": "text/plain;version=0.0.4", "Accept-Encoding": "identity"},
+            auto_decompress=False,  # a page that comes compressed all the same must not unpack to more than its cap
+            timeout=aiohttp.ClientTimeout(total=None),
+        )
+        async with session, asyncio.TaskGroup() as tasks:
+            self._reconcile(session, tasks)
+            while self._discovery.moves:
+                await self._discovery.refresh()
+                self._reconcile(session, tasks)
+                await asyncio.sleep(REFRESH_S)
+
+    def _reconcile(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """Starts what is new or has moved, stops what is gone."""
+        targets = {target.name: target for target in self._discovery.targets}
+        for name, engine in list(self._engines.items()):
+            if targets.get(name) != engine.target:
+                if engine.task is not None:
+                    engine.task.cancel()
+                del self._engines[name]
+        for name, target in targets.items():
+            if name in self._engines:
+                continue
+            sampler = Sampler(name, stale_after_s=self._stale_after_s)
+            if not target.address:
+                self._engines[name] = engine = _Engine(target, sampler=sampler, client=None)
+                self._note(engine, Result.UNRESOLVED, took_s=0.0, error="the name has no address")
+                continue
+            client = MetricsClient(session, target, path=self._policy.metrics_path, adapter=self._adapter)
+            self._engines[name] = engine = _Engine(target, sampler=sampler, client=client)
+            engine.task = tasks.create_task(self._keep_scraping(engine, client), name=f"scrape {name}")
+        self._publish()
+
+    async def _keep_scraping(self, engine: _Engine, client: MetricsClient) -> None:
+        interval_s = self._policy.scrape_interval_s
+        # Engines take turns within an interval, whatever their number, and keep their turn.
+        phase = self._clock.now() + interval_s * (self._started * _GOLDEN % 1.0)
+        self._started += 1
+        while True:
+            await self._scrape(engine, client)
+            now = self._clock.now()
+            await asyncio.sleep(next_start(now, phase, self._interval_s(engine, client)) - now)
+
+    def _interval_s(self, engine: _Engine, client: MetricsClient) -> float:
+        interval_s = self._policy.scrape_interval_s
+        if engine.failures:
+            return max(interval_s, min(MAX_BACKOFF_S, interval_s * 2.0 ** min(engine.failures - 1, 10)))
+        return interval_s if client.filtered else max(interval_s, min(FULL_INTERVAL_S, self._stale_after_s / 2))
+
+    async def _scrape(self, engine: _Engine, client: MetricsClient) -> None:
+        """One scrape. Its sample is dated by its start: the engine wrote the page at some time after that."""
+        at = self._clock.now()
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                reading = await client.read(at)
+        except TimeoutError:
+            result, error = Result.TIMEOUT, f"no answer within {self._timeout_s:g} s"
+        except ScrapeFailed as failure:
+            result, error = failure.result, str(failure)
+        else:
+            engine.sample = engine.sampler.sample(at, reading)
+            result, error = Result.OK, ""
+        if result is not Result.OK and engine.failures == 0:
+            client.forget()
+        self._note(engine, result, took_s=self._clock.now() - at, error=error)
+        if result is Result.OK:
+            self._publish()
+
+    def _note(self, engine: _Engine, result: Result, *, took_s: float, error: str) -> None:
+        name = engine.target.name
+        engine.result = result
+        engine.last_error = error or engine.last_error
+        engine.failures = 0 if result is Result.OK else engine.failures + 1
+        self._observer.scraped(name, result.value, took_s=took_s)
+        if not engine.log_limit.due(self._clock.now(), result):
+            return
+        if result is Result.OK:
+            _log.info("engine answers again", engine=name)
+        else:
+            _log.warning("engine cannot be scraped", engine=name, result=result.value, error=error)
+
+    def _publish(self) -> None:
+        samples = {name: engine.sample for name, engine in self._engines.items() if engine.sample is not None}
+        self._fleet = Fleet(
+            configured=tuple(target.name for target in self._discovery.targets), samples=MappingProxyType(samples)
+        )
+        for changed in self._listeners:
+            changed()
+
+
+def _status(target: Target, engine: _Engine | None, now: float) -> EngineStatus:
+    sample = engine.sample if engine else None
+    return EngineStatus(
+        engine=target.name,
+        address=target.address,
+        age_s=now - sample.at if sample else None,
+        result=engine.result if engine else None,
+        last_error=engine.last_error if engine else "",
+        sample=sample,
+        filtered=engine.client.filtered if engine and engine.client else False,
+    )

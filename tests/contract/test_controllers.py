@@ -1,0 +1,130 @@
+"""What every controller must keep, whatever the engines and the traffic say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from extproc.config import (
+    ControllerName,
+    FailurePolicy,
+    FixedPolicy,
+    LimitPolicy,
+    OverridePolicy,
+    PoolPolicy,
+    QueuePolicy,
+    ShedOrder,
+    WatermarkPolicy,
+)
+from extproc.config.schema import DEFAULT_QUEUES, Seconds
+from extproc.controllers.compose import PoolController
+from extproc.controllers.fixed import Fixed
+from extproc.controllers.protocol import Controller
+from extproc.controllers.watermark import Watermark
+from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState, Priority
+
+FAILURE = FailurePolicy()
+
+
+def _pool(*names: ControllerName, **fields: object) -> Callable[[], Controller]:
+    pool = PoolPolicy(controllers=names, **fields)  # type: ignore[arg-type]
+    queues = (
+        QueuePolicy(priority=Priority.P0, name="a", max_queue_size=1, timeout_s=Seconds(1), reserved_slots=4),
+        QueuePolicy(priority=Priority.P1, name="b", max_queue_size=1, timeout_s=Seconds(1), reserved_slots=2),
+        DEFAULT_QUEUES[2],
+    )
+    return lambda: PoolController(pool, queues=queues, failure=FAILURE)
+
+
+BOTH = (ControllerName.FIXED, ControllerName.WATERMARK)
+EVERY: dict[str, Callable[[], Controller]] = {
+    "fixed auto": lambda: Fixed(FixedPolicy(), FAILURE),
+    "fixed requests": lambda: Fixed(FixedPolicy(limit=LimitPolicy(requests=4)), FAILURE),
+    "watermark": lambda: Watermark(WatermarkPolicy(), FAILURE),
+    "watermark uniform": lambda: Watermark(WatermarkPolicy(shed=ShedOrder.UNIFORM), FAILURE),
+    "composed": _pool(*BOTH),
+    "composed fixed tokens": _pool(*BOTH, fixed=FixedPolicy(limit=LimitPolicy(tokens=1000))),
+    "composed watermark only": _pool(ControllerName.WATERMARK),
+    "composed override": _pool(*BOTH, override=OverridePolicy(limit=LimitPolicy(requests=0), rejection=1.0)),
+}
+
+ENGINES = ("a:1", "b:2", "c:3")
+History = Sequence[tuple[float, tuple[str, ...], Sequence[EngineSample], Demand]]
+shares = st.floats(0, 1)
+rates = st.floats(0, 1e6)
+loads = st.builds(Load, rates, rates)
+
+
+AGES_S = (0.0, 0.5, 0.99, 1.01, 60.0)
+GAPS_S = (0.0, 0.05, 0.9, 1.5, 100.0)
+samples = st.builds(
+    EngineSample,
+    engine=st.sampled_from(ENGINES),
+    at=st.sampled_from(AGES_S).map(lambda age_s: -age_s),
+    kv_usage=st.none() | shares,
+    kv_capacity_tokens=st.none() | st.integers(0, 1 << 40),
+    waiting=st.none() | st.sampled_from((0, 1, 20, 21, 1 << 20)),
+    generation_tokens_per_s=st.none() | rates,
+    mean_output_tokens=st.none() | rates,
+    frozen=st.booleans(),
+)
+demands = st.builds(Demand, offered_per_s=st.tuples(rates, rates, rates), mean_cost=loads)
+configurations = st.sampled_from([(), ENGINES[:1], ENGINES])
+moments = st.tuples(st.sampled_from(GAPS_S), configurations, st.lists(samples, max_size=3), demands)
+histories = st.lists(moments, min_size=1, max_size=4)
+"""Moments one after the other: seconds since the last, engines configured, samples (`at` relative to now), traffic."""
+
+
+def _answers(controller: Controller, history: History) -> list[tuple[Fleet, PoolState]]:
+    state = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
+    now = 1000.0
+    answers = []
+    for gap_s, configured, relative, demand in history:
+        now += gap_s
+        seen = {sample.engine: replace(sample, at=now + sample.at) for sample in relative}
+        fleet = Fleet(configured=configured, samples=MappingProxyType(seen))
+        state = controller.step(now, fleet, demand=demand, previous=state)
+        assert state.at == now
+        assert state.engines_reporting == len(fleet.reporting(now, FAILURE.stale_after_s))
+        answers.append((fleet, state))
+    return answers
+
+
+def assert_valid(state: PoolState) -> None:
+    numbers = [x for load in (*state.limits, *state.reserved) for x in (load.tokens, load.slots)]
+    assert all(number >= 0 for number in numbers), state  # also false for NaN
+    for higher, lower in zip(state.limits, state.limits[1:], strict=False):
+        assert lower.fits(higher), state
+    for higher, lower in zip(state.reserved, (*state.reserved[1:], state.limits[0]), strict=True):
+        assert higher.fits(lower), state
+    assert all(0.0 <= rate <= 1.0 for rate in state.rejection), state
+    assert list(state.rejection) == sorted(state.rejection), state
+    assert 0.0 <= state.saturation <= 1.0, state
+    assert state.expected_output_tokens is None or 0 <= state.expected_output_tokens < math.inf, state
+    assert state.reason
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_plain_history_is_answered_validly(name: str) -> None:
+    """Also without luck: an engine appears, fills up, falls silent and returns."""
+    usages = (None, 0.2, 0.85, 0.95, None, None, 0.5)
+    demand = Demand(offered_per_s=(1, 2, 3), mean_cost=Load(500, 1))
+    seen = [[EngineSample(engine="a:1", at=0, kv_usage=u, kv_capacity_tokens=4096)] if u else [] for u in usages]
+    for _, state in _answers(EVERY[name](), [(1.0, ENGINES, samples, demand) for samples in seen]):
+        assert_valid(state)
+
+
+@settings(max_examples=100, deadline=None)
+@given(history=histories)
+def test_answers_are_valid_and_repeatable_whatever_comes_in(history: History) -> None:
+    for make in EVERY.values():
+        answers = _answers(make(), history)
+        for _, state in answers:
+            assert_valid(state)
+        assert _answers(make(), history) == answers
