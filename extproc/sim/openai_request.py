@@ -129,6 +129,8 @@ def parse_generation(
         read = _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         return unreadable(str(error))
+    except RecursionError:
+        return unreadable("JSON is nested too deeply")
     prompts = _prompt_tokens(read, endpoint)
     if isinstance(prompts, ApiError):
         return prompts

@@ -169,7 +169,7 @@ def test_leaving_waiters_do_not_pile_up() -> None:
 requests = st.builds(
     SimRequest,
     prompt_tokens=st.integers(1, 150),
-    output_tokens=st.integers(1, 120),
+    output_tokens=st.one_of(st.integers(1, 5), st.integers(60, 150)),
     priority=st.integers(0, 2),
 )
 specs = st.builds(
@@ -180,7 +180,11 @@ specs = st.builds(
     chunk=st.sampled_from([12, 40, 256]),
     scheduling=st.sampled_from(Scheduling),
 )
-events = st.lists(st.one_of(requests, st.integers(0, 30), st.just("step")), max_size=60)
+events = st.builds(
+    lambda burst, rest: [*burst, *rest],
+    st.lists(requests, max_size=12),
+    st.lists(st.one_of(requests, st.integers(0, 30), st.just("step")), max_size=60),
+)
 
 
 @dataclass
