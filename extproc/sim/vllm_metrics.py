@@ -1,5 +1,6 @@
 """The fake engine's `/metrics` text: vLLM 0.32's names, labels, help texts and order, in Prometheus text format 0.0.4.
 
+Series of parts that this engine does not have (multi-modal and external caches, FLOPs, sleep) are left out.
 Filtered answers follow `prometheus_client`'s rule, which vLLM uses: `name[]` selects samples by their full name, so a
 counter is asked for as `..._total` and a histogram as `..._sum`, `..._count` or `..._bucket`.
 """
@@ -12,6 +13,8 @@ from dataclasses import dataclass
 from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.engine_stats import EngineStats, Finish, Gauges, Histogram
 
+_WITHOUT_ENGINE = "vllm:admission_rejections"
+"""Counted by vLLM's front end, so without the `engine` label."""
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 Labels = tuple[tuple[str, str], ...]
@@ -201,7 +204,8 @@ class VllmMetrics:
         )
 
     def _line(self, name: str, labels: Labels) -> str:
-        pairs = sorted((*self._own, *labels))
+        own = self._own[1:] if name.startswith(_WITHOUT_ENGINE) else self._own
+        pairs = sorted((*own, *labels))
         inside = ",".join(f'{key}="{_escaped(value)}"' for key, value in pairs)
         return f"{name}{{{inside}}}"
 
