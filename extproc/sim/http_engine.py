@@ -7,6 +7,7 @@ Behind `extproc engine`, in the demo and in tests. `/engine/*` is what no real e
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,6 +18,7 @@ import msgspec
 from aiohttp import web
 
 from extproc.clock import LoopClock, wall_clock
+from extproc.errors import CannotListen, ExtprocError
 from extproc.sim.engine import EngineModel, EngineSpec, Scheduling
 from extproc.sim.engine_control import Change, EngineControl, HttpCounts
 from extproc.sim.engine_frontend import Frontend
@@ -24,9 +26,15 @@ from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.openai_request import ApiError, OutputLengths, unreadable
 from extproc.sim.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
+__all__ = ["BadEngineOptions", "EngineOptions", "FakeEngine", "Scheduling", "serve_engine"]
+
 LARGEST_BODY_BYTES = 64 * 1024 * 1024
 SHUTDOWN_S = 1.0
 """How long a stopping engine waits for its connections to end, seconds."""
+
+
+class BadEngineOptions(ExtprocError):
+    """The sizes given for an engine do not go together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,17 +72,20 @@ class EngineOptions:
         return (self.model, *self.served_models)
 
     def spec(self) -> EngineSpec:
-        """Raises ValueError for sizes that cannot work."""
-        return EngineSpec(
-            kv_tokens=self.kv_tokens,
-            block_size=self.block_size,
-            max_num_seqs=self.max_num_seqs,
-            chunk=self.chunk,
-            speed=self.speed,
-            scheduling=Scheduling(self.scheduling),
-            max_model_len=self.max_model_len,
-            max_num_queued_reqs=self.max_num_queued_reqs,
-        )
+        """Raises BadEngineOptions for sizes that cannot work."""
+        try:
+            return EngineSpec(
+                kv_tokens=self.kv_tokens,
+                block_size=self.block_size,
+                max_num_seqs=self.max_num_seqs,
+                chunk=self.chunk,
+                speed=self.speed,
+                scheduling=self.scheduling,
+                max_model_len=self.max_model_len,
+                max_num_queued_reqs=self.max_num_queued_reqs,
+            )
+        except ValueError as error:
+            raise BadEngineOptions(f"this engine cannot work: {error}") from error
 
 
 class FakeEngine:
@@ -115,10 +126,10 @@ class FakeEngine:
         await self._runner.setup()
         host, _, port = options.listen.rpartition(":")
         try:
-            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
-        except OSError:
+            await web.TCPSite(self._runner, host.strip("[]") or None, int(port)).start()
+        except (OSError, ValueError, OverflowError) as error:
             await self._runner.cleanup()
-            raise
+            raise CannotListen(f"--listen: cannot listen on {options.listen}: {_why(error)}") from error
         address, bound_port = self._runner.addresses[0][:2]
         self.url = f"http://{f'[{address}]' if ':' in address else address}:{bound_port}"
         return self
@@ -184,12 +195,19 @@ async def serve_engine(
 ) -> None:
     """Runs an engine until `stop` is set (for ever without one). `ready` is told its URL.
 
-    Raises ValueError for sizes that cannot work, OSError when it cannot listen.
+    Raises BadEngineOptions for sizes that cannot work, CannotListen when it cannot listen.
     """
     async with FakeEngine(options) as engine:
         if ready is not None:
             ready(engine.url)
         await (stop or asyncio.Event()).wait()
+
+
+def _why(error: Exception) -> str:
+    """The system's own words; names that do not resolve have negative numbers and words of their own."""
+    if not isinstance(error, OSError):
+        return "expected host:port"
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
 
 
 def _json(value: object) -> web.Response:

@@ -17,8 +17,9 @@ from openai import AsyncOpenAI
 from openai.types.chat import ChatCompletionMessageParam
 from prometheus_client.parser import text_string_to_metric_families
 
+from extproc.errors import CannotListen
 from extproc.sim.engine import Scheduling
-from extproc.sim.http_engine import EngineOptions, FakeEngine, serve_engine
+from extproc.sim.http_engine import BadEngineOptions, EngineOptions, FakeEngine, serve_engine
 
 OPTIONS = EngineOptions(listen="127.0.0.1:0", speed=4.0)
 MODEL = OPTIONS.model
@@ -416,7 +417,15 @@ async def answer(http: aiohttp.ClientSession, body: dict[str, object]) -> str:
         return await response.text()
 
 
-async def test_an_address_in_use_is_an_os_error(engine: FakeEngine) -> None:
-    taken = replace(OPTIONS, listen=engine.url.removeprefix("http://"))
-    with pytest.raises(OSError, match="address already in use"):
-        await serve_engine(taken)
+async def test_an_address_that_cannot_be_listened_on_is_named(engine: FakeEngine) -> None:
+    taken = engine.url.removeprefix("http://")
+    with pytest.raises(CannotListen, match=f"--listen: cannot listen on {taken}: Address already in use"):
+        await serve_engine(replace(OPTIONS, listen=taken))
+    for wrong in ("127.0.0.1", "127.0.0.1:http", "127.0.0.1:99999"):
+        with pytest.raises(CannotListen, match=f"cannot listen on {wrong}: expected host:port"):
+            await serve_engine(replace(OPTIONS, listen=wrong))
+
+
+async def test_sizes_that_cannot_work_are_named() -> None:
+    with pytest.raises(BadEngineOptions, match="chunk not below max_num_seqs"):
+        await serve_engine(replace(OPTIONS, chunk=8))
