@@ -1,0 +1,240 @@
+"""The engine model: what a scheduler of this kind must never get wrong, and the shape of a real engine's numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import median, quantiles
+
+import pytest
+
+from extproc.sim.engine import EngineModel, EngineSpec, Finish, Refusal, Scheduling, SimRequest
+
+SMALL = EngineSpec(kv_tokens=320, block_size=16, max_num_seqs=8, chunk=64)
+"""19 usable blocks: 304 tokens."""
+
+
+def run_to_end(model: EngineModel, now: float = 0.0) -> tuple[float, dict[int, int]]:
+    """Steps until idle. Returns the time and the tokens each handle got."""
+    tokens: dict[int, int] = {}
+    for _ in range(100_000):
+        if not model.busy:
+            return now, tokens
+        result = model.step(now)
+        now += result.duration_s
+        for handle in (*result.streaming, *result.finished):
+            tokens[handle] = tokens.get(handle, 0) + 1
+    raise AssertionError("the engine does not come to an end")
+
+
+def admit(model: EngineModel, request: SimRequest, now: float = 0.0) -> int:
+    handle = model.add(now, request)
+    assert isinstance(handle, int)
+    return handle
+
+
+def test_a_request_alone_takes_its_prefill_and_one_step_per_further_token() -> None:
+    model = EngineModel(EngineSpec(context_token_s=0.0))
+    handle = admit(model, SimRequest(100, 10, max_tokens=10))
+    first = model.step(0.0)
+    assert first.first_tokens == (handle,)
+    assert first.duration_s == pytest.approx(7.7e-3 + 100 * 32e-6 + 4.4e-6)
+    end, tokens = run_to_end(model, first.duration_s)
+    assert tokens == {handle: 9}
+    assert end == pytest.approx(first.duration_s + 9 * (7.7e-3 + 4.4e-6))
+    assert model.stats.finished[Finish.LENGTH] == 1
+    assert model.stats.first_token_s.total == pytest.approx(first.duration_s)
+    assert model.stats.token_gap_s.count == 9
+
+
+def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
+    model = EngineModel(EngineSpec(chunk=512))
+    short = admit(model, SimRequest(10, 50))
+    model.step(0.0)
+    long = admit(model, SimRequest(1000, 5))
+    chunks = [model.step(0.1), model.step(0.2)]
+    assert [chunk.prefilled_tokens for chunk in chunks] == [511, 489]
+    assert [chunk.first_tokens for chunk in chunks] == [(), (long,)]
+    assert short in chunks[0].streaming
+
+
+def test_speed_divides_the_step_time() -> None:
+    slow, fast = EngineModel(EngineSpec()), EngineModel(EngineSpec(speed=4.0))
+    for model in (slow, fast):
+        admit(model, SimRequest(500, 3))
+    assert slow.step(0.0).duration_s == pytest.approx(4 * fast.step(0.0).duration_s)
+
+
+def test_no_more_sequences_run_than_max_num_seqs() -> None:
+    model = EngineModel(SMALL)
+    for _ in range(12):
+        admit(model, SimRequest(1, 3))
+    model.step(0.0)
+    assert (model.gauges().running, model.gauges().waiting) == (8, 4)
+
+
+def test_first_come_preempts_the_newest_and_resumes_it_before_all_others() -> None:
+    model = EngineModel(replace(SMALL, max_num_seqs=2))
+    old, new, late = (admit(model, SimRequest(64, tokens)) for tokens in (150, 150, 10))
+    order: list[int] = []
+    preempted: list[int] = []
+    now = 0.0
+    stalled = False
+    while model.busy:
+        result = model.step(now)
+        now += result.duration_s
+        order += result.finished
+        preempted += result.preempted
+        stalled = new not in result.streaming and new in preempted and new not in order
+        assert not (stalled and late in result.streaming), "nobody passes a preempted sequence"
+    assert set(preempted) == {new}
+    assert order.index(old) < order.index(new)
+    assert model.stats.recomputed_tokens > 0
+    assert model.stats.request_preemptions.total == model.stats.preemptions == len(preempted)
+
+
+def test_priority_runs_the_lowest_number_first_and_preempts_the_highest() -> None:
+    model = EngineModel(replace(SMALL, scheduling=Scheduling.PRIORITY, max_num_seqs=2))
+    batch = admit(model, SimRequest(64, 150, priority=2))
+    urgent = admit(model, SimRequest(64, 150, priority=0), now=0.001)
+    now = 0.01
+    while model.gauges().running < 2:
+        now += model.step(now).duration_s
+    waiting = [admit(model, SimRequest(8, 2, priority=p), now=now) for p in (5, 1)]
+    order: list[int] = []
+    preempted: set[int] = set()
+    while model.busy:
+        result = model.step(now)
+        now += result.duration_s
+        order += result.finished
+        preempted.update(result.preempted)
+        assert not (result.preempted and result.first_tokens), "nothing starts in a step that preempts"
+    assert preempted == {batch}
+    assert order.index(waiting[1]) < order.index(urgent) < order.index(batch)
+    assert order.index(urgent) < order.index(waiting[0]), "nobody passes a preempted sequence that does not fit yet"
+
+
+def test_an_abort_frees_its_blocks_at_the_next_step() -> None:
+    model = EngineModel(SMALL)
+    handle = admit(model, SimRequest(100, 50))
+    model.step(0.0)
+    assert model.gauges().kv_usage == pytest.approx(4 / 19), "one chunk of 64 tokens"
+    assert model.abort(handle)
+    assert not model.abort(handle)
+    assert model.open == 0
+    assert model.step(0.1).duration_s == 0.0
+    assert model.gauges().kv_usage == 0.0
+    assert not model.busy
+    assert model.stats.aborts == 1
+    assert sum(model.stats.finished.values()) == 0
+
+
+def test_a_request_larger_than_the_cache_is_refused() -> None:
+    model = EngineModel(SMALL)
+    assert model.add(0.0, SimRequest(300, 5)) is Refusal.TOO_LARGE
+    assert model.add(0.0, SimRequest(200, 5, max_tokens=105)) is Refusal.TOO_LARGE
+    assert isinstance(model.add(0.0, SimRequest(300, 4)), int)
+    assert EngineModel(replace(SMALL, max_model_len=100)).add(0.0, SimRequest(99, 2)) is Refusal.TOO_LARGE
+
+
+def test_the_engines_own_cap_counts_what_waits_and_what_runs() -> None:
+    model = EngineModel(replace(SMALL, max_num_queued_reqs=2))
+    first = admit(model, SimRequest(8, 8))
+    model.step(0.0)
+    admit(model, SimRequest(8, 8))
+    assert model.add(0.0, SimRequest(8, 8)) is Refusal.QUEUE_FULL
+    assert model.stats.refused_queue_full == 1
+    model.abort(first)
+    admit(model, SimRequest(8, 8))
+
+
+def test_a_spec_that_cannot_work_is_refused() -> None:
+    for wrong in ({"kv_tokens": 16}, {"chunk": 100}, {"speed": 0.0}, {"block_size": 0}):
+        with pytest.raises(ValueError, match="must"):
+            replace(EngineSpec(), **wrong)
+    with pytest.raises(ValueError, match="at least one"):
+        EngineModel(SMALL).add(0.0, SimRequest(0, 1))
+
+
+def test_leaving_waiters_do_not_pile_up() -> None:
+    model = EngineModel(SMALL)
+    for _ in range(8):
+        admit(model, SimRequest(20, 100))
+    now = model.step(0.0).duration_s
+    for _ in range(2000):
+        model.abort(admit(model, SimRequest(20, 5), now=now))
+        now += model.step(now).duration_s
+    assert len(model._waiting._heap) < 200
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table of a real engine's behaviour beyond its KV cache."""
+
+    first_token_p50_s: float
+    first_token_p95_s: float
+    gap_p50_s: float
+    longest_gap_s: float
+    tokens_per_s: float
+    preemptions: int
+
+
+def closed_loop(streams: int, seconds: float = 60.0) -> Row:
+    """`streams` clients, each sending its next request when the last has ended: prompt 49, output 256, 4096 KV tokens.
+
+    The coefficients are fitted to the table's first two rows: a real engine on CPU, steps of 14 ms and up.
+    """
+    spec = EngineSpec(
+        kv_tokens=4096,
+        block_size=32,
+        max_num_seqs=64,
+        chunk=2048,
+        scheduling=Scheduling.PRIORITY,
+        step_base_s=11.5e-3,
+        prefill_token_s=0.3e-3,
+        sequence_s=1.2e-3,
+        context_token_s=0.0,
+    )
+    model, now = EngineModel(spec), 0.0
+    sent: dict[int, float] = {}
+    last: dict[int, float] = {}
+    first_tokens: list[float] = []
+    gaps: list[float] = []
+    for _ in range(streams):
+        sent[admit(model, SimRequest(49, 256, max_tokens=256))] = 0.0
+    while now < seconds:
+        result = model.step(now)
+        now += result.duration_s
+        for handle in (*result.streaming, *result.finished):
+            if handle in last:
+                gaps.append(now - last[handle])
+            else:
+                first_tokens.append(now - sent[handle])
+            last[handle] = now
+        for _ in result.finished:
+            sent[admit(model, SimRequest(49, 256, max_tokens=256), now)] = now
+    return Row(
+        median(first_tokens),
+        quantiles(first_tokens, n=20)[-1],
+        median(gaps),
+        max(gaps),
+        model.stats.generation_tokens / now,
+        model.stats.preemptions,
+    )
+
+
+def test_beyond_its_cache_it_behaves_as_the_measured_engine_does() -> None:
+    """Throughput flattens, the first token waits, preempted streams stall; below the cache none of it."""
+    rows = {streams: closed_loop(streams) for streams in (4, 8, 16, 32, 64)}
+    assert [rows[n].preemptions for n in (4, 8)] == [0, 0]
+    assert 0 < rows[16].preemptions < rows[32].preemptions
+    assert rows[4].tokens_per_s == pytest.approx(216, rel=0.2)
+    assert rows[8].tokens_per_s == pytest.approx(347, rel=0.2)
+    assert rows[16].tokens_per_s == pytest.approx(430, rel=0.2)
+    assert rows[64].tokens_per_s < 1.35 * rows[16].tokens_per_s
+    p95 = [rows[n].first_token_p95_s for n in (4, 8, 16, 32, 64)]
+    assert p95 == sorted(p95)
+    assert p95[-1] > 20 * p95[0]
+    assert rows[8].longest_gap_s < 0.5
+    assert rows[16].longest_gap_s > 1.0
+    assert rows[64].longest_gap_s > 1.5 * rows[16].longest_gap_s
+    assert rows[16].gap_p50_s < 2 * rows[4].gap_p50_s
