@@ -15,6 +15,7 @@ import ipaddress
 import os
 import select
 import socket
+import stat
 from dataclasses import dataclass
 from urllib.parse import unquote
 
@@ -94,19 +95,27 @@ def _find(peer: str) -> tuple[_Socket, ...]:
         return ()
     wanted = None if _many_connections(peer) else _address(peer)
     for fd in fds:
-        try:
-            with socket.socket(fileno=os.dup(fd)) as sock:
-                remote = sock.getpeername()
-                inode = os.fstat(sock.fileno()).st_ino
-                family, local = sock.family, sock.getsockname()
-        except OSError:  # not a socket, not connected, or closed meanwhile
-            continue
-        if family == socket.AF_UNIX:
-            if wanted is None and local:  # ours to listen on: sockets that we opened ourselves have no name
-                found.append(_Socket(fd, inode))
-        elif wanted is not None and family in (socket.AF_INET, socket.AF_INET6) and _plain(remote) == wanted:
-            found.append(_Socket(fd, inode))
+        ours = _inspect(fd, wanted)
+        if ours is not None:
+            found.append(ours)
     return tuple(found)
+
+
+def _inspect(fd: int, wanted: tuple[str, int] | None) -> _Socket | None:
+    """The socket, if it is connected to `wanted`; None stands for any peer on a Unix socket that we listen on."""
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISSOCK(status.st_mode):
+            return None
+        with socket.socket(fileno=os.dup(fd)) as sock:
+            remote, local, family = sock.getpeername(), sock.getsockname(), sock.family
+    except OSError:  # not connected, or closed meanwhile
+        return None
+    if family == socket.AF_UNIX:
+        matches = wanted is None and bool(local)  # sockets that we opened ourselves have no name
+    else:
+        matches = wanted is not None and family in (socket.AF_INET, socket.AF_INET6) and _plain(remote) == wanted
+    return _Socket(fd, status.st_ino) if matches else None
 
 
 def _address(peer: str) -> tuple[str, int] | None:

@@ -70,7 +70,7 @@ def refusal(rejection: Rejection, request_id: str = "") -> Refusal:
 
 def _retry_after(seconds: float) -> list[tuple[str, str]]:
     """Whole seconds for everybody, never earlier than the milliseconds that some SDKs prefer. No date, sign or fraction."""
-    millis = min(max(1, math.ceil(seconds * 1000)), LONGEST_RETRY_AFTER_S * 1000) if seconds > 0 else 1
+    millis = math.ceil(min(max(seconds, 0.001), LONGEST_RETRY_AFTER_S) * 1000)
     return [("retry-after", str(math.ceil(millis / 1000))), ("retry-after-ms", str(millis))]
 
 
