@@ -13,8 +13,10 @@ from extproc.wire.events import Protocol
 
 _log = structlog.get_logger(__name__)
 
-_AT_ONCE_S = 0.005
+_AT_ONCE_S = 0.02
 """An event stream takes an engine longer than this; a stream that ends sooner did not wait for it."""
+_LASTS_S = 1.0
+"""A stream that lives as long has waited for its response. What lies between proves nothing."""
 _IN_A_ROW = 10
 _ASK_AGAIN_S = 60.0
 """After a body that did not come: a request of which the body does not come has gone on undecided, so not often."""
@@ -64,11 +66,13 @@ class Modes:
 
     def event_stream_ended(self, after_s: float) -> None:
         """A stream ended `after_s` after our reply to the headers of an event stream that was to follow."""
-        self._ended_at_once = self._ended_at_once + 1 if after_s < _AT_ONCE_S else 0
-        if self._ended_at_once >= _IN_A_ROW:
-            self._warn(ENDS_EARLY, WireEvent.MODE_LACKS_TRAILERS)
-        elif not self._ended_at_once:
+        if after_s >= _LASTS_S:
+            self._ended_at_once = 0
             self._warnings.pop(ENDS_EARLY, None)
+        elif after_s < _AT_ONCE_S:
+            self._ended_at_once += 1
+            if self._ended_at_once >= _IN_A_ROW:
+                self._warn(ENDS_EARLY, WireEvent.MODE_LACKS_TRAILERS)
 
     def _warn(self, sentence: str, event: WireEvent) -> None:
         if sentence not in self._warnings:

@@ -92,6 +92,9 @@ def _options(max_body_bytes: int) -> list[tuple[str, int]]:
         # A body comes in one message. The policy may raise its bound while we run, hence the floor.
         ("grpc.max_receive_message_length", max(_LEAST_RECEIVE_BYTES, 2 * max_body_bytes)),
         ("grpc.max_concurrent_streams", 1 << 20),  # a queued or streaming request holds one
+        # Streams that came in one burst, or while we stood still: above 1000 grpc would refuse some at random, unseen by us.
+        ("grpc.server.max_pending_requests", 100_000),
+        ("grpc.server.max_pending_requests_hard_limit", 100_000),
         ("grpc.so_reuseport", 0),  # a second process on the port is an error, not half of the traffic
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),

@@ -157,6 +157,9 @@ class TestReplies:
             "modeOverride": {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED"},
         }
 
+    def test_asking_for_what_fits_of_the_body(self) -> None:
+        assert _read(codec.ASK_BODY_SO_FAR)["modeOverride"] == {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED_PARTIAL"}
+
     def test_admitted_from_headers_restates_the_mode(self) -> None:
         changes = HeaderChanges(set=(("x-vllm-priority", "1"),), remove=("x-priority",))
         assert _read(codec.admitted(Kind.REQUEST_HEADERS, changes)) == {
