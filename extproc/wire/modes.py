@@ -17,7 +17,7 @@ _AT_ONCE_S = 0.02
 """An event stream takes an engine longer than this; a stream that ends sooner did not wait for it."""
 _LASTS_S = 1.0
 """A stream that lives as long has waited for its response. What lies between proves nothing."""
-_IN_A_ROW = 10
+_IN_A_ROW = 20
 _ASK_AGAIN_S = 60.0
 """After a body that did not come: a request of which the body does not come has gone on undecided, so not often."""
 
@@ -26,7 +26,7 @@ IGNORES_OVERRIDE = (
     "by their length, and slots are held to the end of a response only if the filter itself sets response_trailer_mode: SEND"
 )
 ENDS_EARLY = (
-    "Envoy ends its streams before the responses end, so slots free too early: "
+    "Envoy's streams end as soon as responses begin. Unless responses really are that short, slots free too early: "
     "set response_trailer_mode: SEND or allow_mode_override: true in the ext_proc filter"
 )
 NO_BODIES = (

@@ -205,7 +205,7 @@ async def test_header_bytes_that_are_not_utf8_harm_nobody(tmp_path: Path) -> Non
 
 async def test_a_filter_that_allows_no_override_is_found_out_by_its_behaviour(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=50, allow_override=False, response_trailers="SKIP") as stack:
-        for number in range(15):
+        for number in range(24):
             stack.call(f"s{number}", json=JSON_BODY if number == 0 else None)
             await until(lambda: len(stack.upstream.running) == number + 1)  # noqa: B023
         await until(lambda: set(stack.server.warnings) == {NO_BODIES, ENDS_EARLY})

@@ -72,6 +72,11 @@ class TestDecode:
         assert isinstance(event, events.RequestHeaders)
         assert event.head.headers == {"a": "raw", "b": "plain"}
 
+    def test_names_are_lower_case_whoever_sends_them(self) -> None:
+        event = codec.decode(_request_headers(("X-Priority", b"P0"), ("x-priority", b"P2")).SerializeToString()).event
+        assert isinstance(event, events.RequestHeaders)
+        assert event.head.headers == {"x-priority": "P2"}
+
     @given(st.binary(max_size=40))
     def test_no_header_bytes_crash(self, raw: bytes) -> None:
         event = codec.decode(_request_headers(("x", raw)).SerializeToString()).event

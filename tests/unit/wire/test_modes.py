@@ -26,7 +26,7 @@ def test_a_mode_that_ignores_our_override_is_warned_of_once() -> None:
 def test_event_streams_that_all_end_at_once_show_a_mode_without_trailers() -> None:
     observer = CountingObserver()
     modes = Modes(observer)
-    for _ in range(9):
+    for _ in range(19):
         modes.event_stream_ended(0.001)
         modes.event_stream_ended(0.3)  # proves nothing
     assert not modes.warnings
@@ -37,7 +37,7 @@ def test_event_streams_that_all_end_at_once_show_a_mode_without_trailers() -> No
 
 def test_one_stream_that_lasts_shows_that_the_mode_is_right() -> None:
     modes = Modes(CountingObserver())
-    for _ in range(10):
+    for _ in range(20):
         modes.event_stream_ended(0.001)
     modes.event_stream_ended(2.0)
     assert not modes.warnings
