@@ -53,11 +53,10 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class RunsUndecided:
-    """The response is here though the body never came: the request runs upstream. Account for it, then continue."""
+    """The engine answers though the body that we asked for never came: Envoy's mode does not let us ask, and the request
+    runs upstream. Account for it, then continue."""
 
     kind: Kind
-    mode_lacks_body: bool
-    """A response of the engine's, not an error of Envoy's: `mode_override` is not allowed there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +142,16 @@ class Session:
             case events.RequestTrailers():
                 self.phase, self.owed = Phase.DECIDING, kind
                 return Decide(None)
+            case events.ResponseHeaders() if event.status is not None and event.status >= 400:
+                # Envoy's own answer, most likely: 413 for a body larger than its buffer. The request goes nowhere.
+                self.phase = Phase.OVER
+                return Continue(kind)
             case events.ResponseHeaders():
                 self.phase, self._status = Phase.RESPONDING, event.status
-                return RunsUndecided(kind, mode_lacks_body=event.status is not None and event.status < 400)
+                return RunsUndecided(kind)
             case events.ResponseBody() | events.ResponseTrailers():
                 self.phase = Phase.RESPONDING
-                return RunsUndecided(kind, mode_lacks_body=True)
+                return RunsUndecided(kind)
             case _:
                 return Continue(kind, unexpected=True)
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, assert_never
 
 import grpc
+import structlog
 
 from extproc.admission import Candidate, Pass
 from extproc.model import End, HeaderChanges, Outcome, Priority, Rejection, RequestHead
@@ -23,11 +24,13 @@ from extproc.wire.refusal import refusal
 from extproc.wire.session import Arrive, Close, Continue, Decide, Phase, RunsUndecided, Session
 from extproc.wire.shared import Context, Gate, Shared
 
+_log = structlog.get_logger(__name__)
+
 OVERRIDE_MARGIN_S = 1.0
 """Added to the longest wait when Envoy is told how long to wait: our answer must be first."""
 _LINGER_S = 0.05
 """Envoy half-closes a stream and resets it right after. A handler that returns between the two makes grpc send a status
-on a cancelled call, which leaks memory there; so the end of the handler waits for the reset, that does not always come."""
+on a cancelled call, which is reported to leak memory there; so its end waits for the reset, which does not always come."""
 
 
 class Stream:
@@ -96,9 +99,8 @@ class Stream:
                 if unexpected:
                     self._shared.observer.wire(WireEvent.UNEXPECTED_MESSAGE)
                 await self._continue(kind, received.event)
-            case RunsUndecided(kind, mode_lacks_body):
-                if mode_lacks_body:
-                    self._shared.modes.missed_body(now)
+            case RunsUndecided(kind):
+                self._shared.modes.missed_body(now)
                 self._adopt()
                 await self._continue(kind, received.event)
             case Close():
@@ -221,8 +223,11 @@ class Stream:
             return
         self._finished = True
         runs_on = self._may_run_on()
-        if runs_on and self._session.phase is Phase.BODY_ASKED and self._candidate is not None:
-            self._adopt()
+        if self._session.phase is Phase.BODY_ASKED and self._candidate is not None:
+            if runs_on:
+                self._adopt()
+            else:  # it left while it uploaded: nobody else tells its outcome
+                self._shared.observer.decided(Outcome.CLIENT_GONE, None, "", waited_s=0.0)
         if self._waiting is not None:
             self._waiting.leave(ghost=runs_on)
         if self._ticket is not None:
@@ -236,6 +241,7 @@ class Stream:
         lost = shared.connections.lost(self._peer, now)
         if shared.connections.deaths > deaths:
             shared.observer.wire(WireEvent.CONNECTION_LOST)
+            _log.warning("connection_lost", peer=self._peer)
         phase = self._session.phase
         # Envoy may have sent a message that we were not running to read, and have stopped waiting for the reply.
         expecting = phase in (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)

@@ -319,6 +319,30 @@ async def test_a_client_that_leaves_while_it_uploads_holds_nothing() -> None:
     await asyncio.sleep(3)
     await exchange.reset()
     assert (driver.spine.running, driver.spine.waiting, driver.spine.ghosts) == (0, 0, 0)
+    assert driver.observer.outcomes == {Outcome.CLIENT_GONE: 1}
+
+
+@flow
+async def test_a_body_that_envoy_finds_too_large_holds_nothing() -> None:
+    driver = Driver()
+    await driver.occupy()
+    exchange = driver.open()
+    await exchange.headers(length=40)
+    await exchange.response(413)
+    await exchange.eof()
+    assert (driver.spine.running, driver.spine.waiting, driver.spine.ghosts) == (1, 0, 0)
+    assert not driver.service.warnings
+
+
+@flow
+async def test_a_body_lost_in_a_stall_leaves_a_ghost() -> None:
+    driver = Driver()
+    exchange = driver.open()
+    await exchange.headers(length=40)
+    await asyncio.sleep(1)
+    driver.stall(1.0)
+    await exchange.reset()
+    assert driver.observer.ends == {End.GHOST: 1}
 
 
 @flow
