@@ -118,7 +118,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class RequestHead:
-    """A request as its headers tell it. `headers`: lower-case names, the first value of each; pseudo headers are fields."""
+    """A request as its headers tell it. `headers`: lower-case names, the last value of each; pseudo headers are fields.
+
+    The last, because hops append: where a name is repeated, the later value comes from the hop nearer to us, and a client's
+    own `x-priority` must not win over the one that its gateway added.
+    """
 
     method: str
     path: str

@@ -1,0 +1,102 @@
+"""What Envoy tells us, as small frozen values: the input of `session`. No protobuf here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from extproc.model import RequestHead
+
+
+class Kind(StrEnum):
+    """The messages of ext_proc; each request has a reply of the same kind."""
+
+    REQUEST_HEADERS = "request_headers"
+    REQUEST_BODY = "request_body"
+    REQUEST_TRAILERS = "request_trailers"
+    RESPONSE_HEADERS = "response_headers"
+    RESPONSE_BODY = "response_body"
+    RESPONSE_TRAILERS = "response_trailers"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestHeaders:
+    head: RequestHead
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestBody:
+    data: bytes
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTrailers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseHeaders:
+    """`status` None: absent or no number. `upstream`: the engine's `host:port`, empty where Envoy does not say.
+
+    `event_stream`: the body is server-sent events, which take as long as the engine generates.
+    """
+
+    status: int | None
+    upstream: str = ""
+    end_of_stream: bool = False
+    event_stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseBody:
+    data: bytes
+    end_of_stream: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTrailers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """Not decodable, or of a kind that does not exist yet."""
+
+
+Event = RequestHeaders | RequestBody | RequestTrailers | ResponseHeaders | ResponseBody | ResponseTrailers | Unknown
+
+KINDS: dict[type[Event], Kind] = {
+    RequestHeaders: Kind.REQUEST_HEADERS,
+    RequestBody: Kind.REQUEST_BODY,
+    RequestTrailers: Kind.REQUEST_TRAILERS,
+    ResponseHeaders: Kind.RESPONSE_HEADERS,
+    ResponseBody: Kind.RESPONSE_BODY,
+    ResponseTrailers: Kind.RESPONSE_TRAILERS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Envoy's `protocol_config`, sent with a stream's first message."""
+
+    request_duplex: bool = False
+    """FULL_DUPLEX_STREAMED or GRPC request bodies: every chunk must be sent back, and `mode_override` is ignored."""
+    response_duplex: bool = False
+    eager_body: bool = False
+    """`send_body_without_waiting_for_header_response`: `mode_override` is ignored."""
+    observing: bool = False
+    """`observability_mode`: replies are ignored, nothing can be refused."""
+
+    @property
+    def ignores_override(self) -> bool:
+        return self.request_duplex or self.response_duplex or self.eager_body or self.observing
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One message. `protocol` is None on all but the first."""
+
+    event: Event
+    protocol: Protocol | None = None
