@@ -1,0 +1,185 @@
+"""The load generator's HTTP/1.1 client: one request per connection, its answer read as it comes, at least cost.
+
+Why not a library: every token is an event here, and aiohttp's client spends several times as much on each; a generator
+that is busy parsing sends late and reads late. Only what a streaming completion needs is understood: chunked bodies,
+bodies with a length, bodies that end with the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+
+_TOKEN = re.compile(rb'"(?:content|text)": ?"(?!")')
+_COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
+_FINISH_REASON = re.compile(rb'"finish_reason": ?"(\w+)"')
+_ERROR = re.compile(rb'^data: ?\{"error":', re.MULTILINE)
+_NATURAL_ENDS = ("stop", "length")
+
+
+class EventCounter:
+    """Counts the tokens of a stream of server-sent events and notes when they came. Never decodes JSON."""
+
+    __slots__ = ("_rest", "done", "error", "finish_reason", "first_at", "last_at", "tokens", "usage_tokens")
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.tokens = 0
+        """Events that carried text."""
+        self.usage_tokens: int | None = None
+        """What the engine says it generated; None until it says so."""
+        self.first_at: float | None = None
+        self.last_at: float | None = None
+        self.finish_reason = ""
+        self.done = False
+        self.error = False
+
+    def feed(self, data: bytes, now: float) -> None:
+        data = self._rest + data if self._rest else data
+        cut = data.rfind(b"\n\n") + 2
+        if cut < 2:
+            self._rest = data
+            return
+        self._rest = data[cut:]
+        events = data[:cut]
+        tokens = len(_TOKEN.findall(events))
+        if tokens:
+            self.first_at = now if self.first_at is None else self.first_at
+            self.last_at = now
+            self.tokens += tokens
+        if finish := _FINISH_REASON.search(events):
+            self.finish_reason = finish[1].decode()
+        if finish or tokens != 1:
+            self._note_rare(events)
+
+    def _note_rare(self, events: bytes) -> None:
+        """One token and nothing else is the hot case; whatever else a stream may say is looked for here."""
+        if usage := _COMPLETION_TOKENS.search(events):
+            self.usage_tokens = int(usage[1])
+        self.done = self.done or b"data: [DONE]" in events
+        self.error = self.error or _ERROR.search(events) is not None
+
+    @property
+    def trouble(self) -> str:
+        """Why an ended stream is not a whole answer; empty where it is."""
+        if self.error:
+            return "the engine reported an error inside the stream"
+        if not self.done:
+            return "the stream was cut"
+        if self.finish_reason not in _NATURAL_ENDS:
+            return f"the engine stopped early ({self.finish_reason or 'no reason given'})"
+        if self.usage_tokens != self.tokens:
+            return f"{self.tokens} tokens arrived of {self.usage_tokens}"
+        return ""
+
+
+class _ChunkDecoder:
+    """Transfer-Encoding: chunked, undone. `feed` gives the payload so far decoded; `ended` after the last chunk."""
+
+    __slots__ = ("_buffer", "_left", "ended")
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        self._left = 0
+        """Bytes of the current chunk still to come, its closing CRLF included."""
+        self.ended = False
+
+    def feed(self, data: bytes) -> bytes:
+        self._buffer += data
+        parts: list[bytes] = []
+        while not self.ended:
+            if self._left:
+                piece, self._buffer = self._buffer[: self._left], self._buffer[self._left :]
+                payload = max(0, self._left - 2)
+                parts.append(piece[:payload])
+                self._left -= len(piece)
+                if self._left:
+                    break
+            line_end = self._buffer.find(b"\r\n")
+            if line_end < 0:
+                break
+            size = int(self._buffer[:line_end].partition(b";")[0], 16)
+            self._buffer = self._buffer[line_end + 2 :]
+            self._left = size + 2
+            self.ended = size == 0
+        return b"".join(parts)
+
+
+class Exchange(asyncio.Protocol):
+    """One request and its answer. `ended` resolves to None when the answer is whole or the connection is gone."""
+
+    def __init__(self, request: bytes, *, now: Callable[[], float], ended: asyncio.Future[None]) -> None:
+        self._request = request
+        self._now = now
+        self.ended = ended
+        self.transport: asyncio.Transport | None = None
+        self.sent_at: float | None = None
+        self.status = 0
+        """0: no answer yet."""
+        self.headers: dict[str, str] = {}
+        self.events = EventCounter()
+        self.whole = False
+        """The body came to its declared end."""
+        self.lost = False
+        """The other side ended the connection."""
+        self._head = b""
+        self._chunks: _ChunkDecoder | None = None
+        self._left: int | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.write(self._request)
+        self.sent_at = self._now()
+
+    def data_received(self, data: bytes) -> None:
+        if not self.status:
+            self._head += data
+            head, blank, data = self._head.partition(b"\r\n\r\n")
+            if not blank:
+                return
+            self._read_head(head)
+        try:
+            self._read_body(data)
+        except ValueError:  # not a chunk size: whatever this is, it is not a whole answer
+            self._finish()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
+        self.lost = not self.ended.done()
+        if self.status and self._chunks is None and self._left is None:
+            self.whole = True
+        self._finish()
+
+    def give_up(self) -> None:
+        """The client's patience has run out: the connection is dropped, as an impatient client drops it."""
+        self._finish()
+
+    def _read_head(self, head: bytes) -> None:
+        lines = head.decode("latin-1").split("\r\n")
+        self.status = int(lines[0].split(" ", 2)[1])
+        for line in lines[1:]:
+            name, _, value = line.partition(":")
+            self.headers.setdefault(name.strip().lower(), value.strip())
+        if "chunked" in self.headers.get("transfer-encoding", "").lower():
+            self._chunks = _ChunkDecoder()
+        elif length := self.headers.get("content-length"):
+            self._left = int(length)
+
+    def _read_body(self, data: bytes) -> None:
+        if self._chunks is not None:
+            data = self._chunks.feed(data)
+            self.whole = self._chunks.ended
+        elif self._left is not None:
+            self._left -= len(data)
+            self.whole = self._left <= 0
+        if data and self.status == 200:
+            self.events.feed(data, self._now())
+        if self.whole:
+            self._finish()
+
+    def _finish(self) -> None:
+        if self.transport is not None:
+            self.transport.abort()
+        if not self.ended.done():
+            self.ended.set_result(None)
