@@ -17,7 +17,7 @@ from extproc.model import Priority
 from extproc.sim.sse_client import Exchange
 from extproc.sim.workload import Intended
 
-START_DELAY_S = 0.2
+START_DELAY_S = 0.05
 """From the call to the zero of all intended times."""
 _REFUSALS = (429, 503)
 _WHOLE_SECONDS = re.compile(r"[1-9]\d*")
@@ -135,7 +135,7 @@ def _judge(request: Intended, exchange: Exchange, *, intended_at: float, now: fl
 def _end_of(exchange: Exchange) -> tuple[End, str]:
     status = exchange.status
     if not exchange.whole:
-        return End.FAILED, "the connection was cut" if exchange.lost else "the client's patience ran out"
+        return End.FAILED, exchange.trouble or "the client's patience ran out"
     if status == 200:
         trouble = exchange.events.trouble
         return (End.FAILED, trouble) if trouble else (End.COMPLETED, "")

@@ -11,6 +11,7 @@ import asyncio
 import re
 from collections.abc import Callable
 
+_STATUS_LINE = re.compile(r"HTTP/1\.[01] (\d{3})\b")
 _TOKEN = re.compile(rb'"(?:content|text)": ?"(?!")')
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens": ?(\d+)')
 _FINISH_REASON = re.compile(rb'"finish_reason": ?"(\w+)"')
@@ -50,11 +51,11 @@ class EventCounter:
             self.tokens += tokens
         if finish := _FINISH_REASON.search(events):
             self.finish_reason = finish[1].decode()
-        if finish or tokens != 1:
+        if finish or events.count(b"\n\n") != tokens:
             self._note_rare(events)
 
     def _note_rare(self, events: bytes) -> None:
-        """One token and nothing else is the hot case; whatever else a stream may say is looked for here."""
+        """Events of one token each are the hot case; whatever else a stream may say is looked for here."""
         if usage := _COMPLETION_TOKENS.search(events):
             self.usage_tokens = int(usage[1])
         self.done = self.done or b"data: [DONE]" in events
@@ -74,7 +75,7 @@ class EventCounter:
         return ""
 
 
-class _ChunkDecoder:
+class ChunkDecoder:
     """Transfer-Encoding: chunked, undone. `feed` gives the payload so far decoded; `ended` after the last chunk."""
 
     __slots__ = ("_buffer", "_left", "ended")
@@ -121,10 +122,10 @@ class Exchange(asyncio.Protocol):
         self.events = EventCounter()
         self.whole = False
         """The body came to its declared end."""
-        self.lost = False
-        """The other side ended the connection."""
+        self.trouble = ""
+        """What went wrong below the answer's meaning; empty also where the client gave up."""
         self._head = b""
-        self._chunks: _ChunkDecoder | None = None
+        self._chunks: ChunkDecoder | None = None
         self._left: int | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -139,32 +140,39 @@ class Exchange(asyncio.Protocol):
             head, blank, data = self._head.partition(b"\r\n\r\n")
             if not blank:
                 return
-            self._read_head(head)
+            if not self._read_head(head):
+                self._fail()
+                return
         try:
             self._read_body(data)
-        except ValueError:  # not a chunk size: whatever this is, it is not a whole answer
-            self._finish()
+        except ValueError:
+            self._fail()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
-        self.lost = not self.ended.done()
-        if self.status and self._chunks is None and self._left is None:
-            self.whole = True
+        if self.ended.done():
+            return
+        self.whole = bool(self.status) and self._chunks is None and self._left is None
+        self.trouble = "" if self.whole else "the connection was cut"
         self._finish()
 
     def give_up(self) -> None:
         """The client's patience has run out: the connection is dropped, as an impatient client drops it."""
         self._finish()
 
-    def _read_head(self, head: bytes) -> None:
+    def _read_head(self, head: bytes) -> bool:
         lines = head.decode("latin-1").split("\r\n")
-        self.status = int(lines[0].split(" ", 2)[1])
+        status = _STATUS_LINE.match(lines[0])
+        if status is None:
+            return False
+        self.status = int(status[1])
         for line in lines[1:]:
             name, _, value = line.partition(":")
             self.headers.setdefault(name.strip().lower(), value.strip())
         if "chunked" in self.headers.get("transfer-encoding", "").lower():
-            self._chunks = _ChunkDecoder()
+            self._chunks = ChunkDecoder()
         elif length := self.headers.get("content-length"):
             self._left = int(length)
+        return True
 
     def _read_body(self, data: bytes) -> None:
         if self._chunks is not None:
@@ -177,6 +185,10 @@ class Exchange(asyncio.Protocol):
             self.events.feed(data, self._now())
         if self.whole:
             self._finish()
+
+    def _fail(self) -> None:
+        self.trouble = "this is not HTTP"
+        self._finish()
 
     def _finish(self) -> None:
         if self.transport is not None:

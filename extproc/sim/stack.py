@@ -10,12 +10,12 @@ import shutil
 import socket
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import NoReturn, Self, TypeVar
 
 import aiohttp
 import yaml
@@ -27,6 +27,7 @@ __all__ = ["Stack", "StackError", "StackOptions", "envoy_binary", "free_port", "
 
 START_TIMEOUT_S = 15.0
 """For each part to become ready. It takes a second; a loaded machine gets patience."""
+T = TypeVar("T")
 _POLL_S = 0.02
 _PACKAGE_PARENT = str(Path(__file__).parents[2])
 
@@ -100,9 +101,20 @@ class Stack:
     ) -> None:
         await self._exit.aclose()
 
-    async def watch(self) -> None:
+    async def watch(self) -> NoReturn:
         """Never returns: raises StackError as soon as any part of the stack dies."""
         raise StackError((await first_death(self.children.values())).obituary())
+
+    async def while_alive(self, work: Coroutine[object, object, T]) -> T:
+        """Runs `work` to its end, or raises StackError (and cancels it) as soon as any part of the stack dies."""
+        doing, watching = asyncio.ensure_future(work), asyncio.ensure_future(self.watch())
+        try:
+            await asyncio.wait((doing, watching), return_when=asyncio.FIRST_COMPLETED)
+            return doing.result() if doing.done() else watching.result()
+        finally:
+            doing.cancel()
+            watching.cancel()
+            await asyncio.gather(doing, watching, return_exceptions=True)
 
     async def _start(self) -> None:
         options = self.options
@@ -114,9 +126,10 @@ class Stack:
                 await self._start_python(f"engine-{index}", "engine", "--listen", address, *options.engine_args)
         if options.protected:
             await self._start_service()
+        probes = {f"engine-{index}": f"{url}/health" for index, url in enumerate(self.engine_urls, start=1)}
+        probes["extproc"] = f"{self.admin_url}/readyz"
         for name, child in self.children.items():
-            url = f"{self.admin_url}/readyz" if name == "extproc" else f"{self._engine_url(name)}/health"
-            await _until(child, _answers, http, url=url)
+            await _until(child, _answers, http, url=probes[name])
         await self._start_envoy(http)
 
     def _lay_out(self) -> None:
@@ -140,8 +153,9 @@ class Stack:
     def policy_file(self) -> Path:
         return self.folder / "policy.yaml"
 
-    def _engine_url(self, name: str) -> str:
-        return f"http://{self.engine_addresses[int(name.removeprefix('engine-')) - 1]}"
+    @property
+    def engine_urls(self) -> tuple[str, ...]:
+        return tuple(f"http://{address}" for address in self.engine_addresses)
 
     async def _start_python(self, name: str, *arguments: str) -> None:
         self.children[name] = await start_child(

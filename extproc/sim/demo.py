@@ -1,0 +1,157 @@
+"""`extproc demo`: the same overload twice on this machine, without and with protection, and what its users saw.
+
+Two engines, Envoy, and in the second run the service: real processes (`stack.py`), open-loop load (`load.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from rich.console import Console
+
+from extproc.sim.load import Observation, Target, offer
+from extproc.sim.progress import RunProgress
+from extproc.sim.report import PROTECTED, RUNS, UNPROTECTED, late_message, table, to_json, verdict
+from extproc.sim.results import DemoResult, RunResult, percentile, summarise
+from extproc.sim.stack import Stack, StackError, StackOptions
+from extproc.sim.watch import EngineWatch, generated_per_s, summarise_readings
+from extproc.sim.workload import Intended, WorkloadSpec, intended_requests
+
+ENGINE_ARGS = (
+    *("--kv-tokens", "24000", "--speed", "0.6", "--chunk", "512", "--max-num-seqs", "128"),
+    *("--output-median", "80"),
+)
+"""Two of these finish about 22.5 requests of the demo's traffic per second (2,400 output tokens), however they are driven:
+the engine model flooded, or under its best constant limit. The KV cache is what fills first; the prefill chunk is
+small enough that a step stays below the TPOT target, as it should be on a real engine."""
+RATE_PER_S = 67.0
+"""Three times that. What the ratio really was is measured in each run and reported as `offered_ratio`."""
+_SETTLED_SHARE = 0.25
+"""The first part of the window, in which queues and caches still fill, is left out of the measured capacity."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """`seconds`: the window in which requests arrive, per run; `json`: where the numbers go; `keep`: leave it running."""
+
+    seconds: float = 20.0
+    seed: int = 1
+    json: Path | None = None
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    observations: Sequence[Observation]
+    result: RunResult
+    drained_tokens_per_s: float
+    """Output tokens of all engines per second, once they were saturated."""
+
+
+async def run_demo(options: DemoOptions, console: Console) -> int:
+    """Runs it all; 0 when the numbers stand, 1 when the generator ran late or the stack failed."""
+    task = asyncio.current_task()
+    assert task is not None
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)  # so that every child is ended in order
+    try:
+        return await _both_runs(options, console)
+    except StackError as error:
+        console.print(str(error), style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
+    finally:
+        loop.remove_signal_handler(signal.SIGTERM)
+
+
+async def _both_runs(options: DemoOptions, console: Console) -> int:
+    spec = WorkloadSpec(rate_per_s=RATE_PER_S, seconds=options.seconds, seed=options.seed)
+    requests = intended_requests(spec)
+    async with Stack(_stack_options(protected=False)) as stack:
+        before = await _run(UNPROTECTED, stack, requests, spec=spec, console=console)
+    async with Stack(_stack_options(protected=True)) as stack:
+        after = await _run(PROTECTED, stack, requests, spec=spec, console=console)
+        result = _demo_result((before, after), spec)
+        code = _report(result, options, console)
+        if options.keep:
+            await _keep(stack, console)
+    return code
+
+
+def demo_policy() -> str:
+    """The policy of the protected run, as its readers see it."""
+    return resources.files("extproc.sim").joinpath("demo_policy.yaml").read_text(encoding="utf-8")
+
+
+def _stack_options(*, protected: bool) -> StackOptions:
+    return StackOptions(policy=demo_policy(), protected=protected, engine_args=ENGINE_ARGS)
+
+
+async def _run(name: str, stack: Stack, requests: Sequence[Intended], *, spec: WorkloadSpec, console: Console) -> _Run:
+    host, _, port = stack.gateway_address.partition(":")
+    loop = asyncio.get_running_loop()
+    with RunProgress(name, requests, console) as progress:
+        async with EngineWatch(stack.engine_urls) as watch:
+            start = loop.time()
+            observations = await stack.while_alive(offer(requests, Target(host, int(port)), ended=progress.ended))
+    end = start + spec.seconds
+    readings = summarise_readings(watch.readings, start, end)
+    return _Run(
+        observations,
+        summarise(observations, readings, seconds=spec.seconds),
+        generated_per_s(watch.readings, start + _SETTLED_SHARE * spec.seconds, end),
+    )
+
+
+def _demo_result(runs: tuple[_Run, _Run], spec: WorkloadSpec) -> DemoResult:
+    """The offered ratio: output tokens asked for per second / output tokens the saturated engines made per second.
+
+    The better of the two runs counts as capacity. How long the unfinished answers would have been nobody saw; they
+    count as the mean of the finished ones, which were chosen by arrival and priority, never by length.
+    """
+    everything = [seen for run in runs for seen in run.observations]
+    lengths = [seen.tokens for seen in everything if seen.end == "completed"]
+    if not lengths:
+        raise StackError("not one request was completed: there is nothing to report")
+    offered = len(runs[0].observations) / spec.seconds * sum(lengths) / len(lengths)
+    return DemoResult(
+        offered_ratio=round(offered / max(run.drained_tokens_per_s for run in runs), 3),
+        seconds=spec.seconds,
+        sent_late_p99_s=round(percentile((seen.late_s for seen in everything), 0.99) or 0.0, 4),
+        runs=dict(zip(RUNS, (run.result for run in runs), strict=True)),
+    )
+
+
+def _report(result: DemoResult, options: DemoOptions, console: Console) -> int:
+    if options.json is not None:
+        options.json.write_bytes(to_json(result))
+    console.print()
+    console.print(table(result))
+    late = late_message(result)
+    console.print(late or verdict(result), style="red" if late else "bold", highlight=False, soft_wrap=True)
+    return 1 if late else 0
+
+
+async def _keep(stack: Stack, console: Console) -> None:
+    """Leaves the protected stack up until Ctrl-C, or until a part of it dies."""
+    lines = (
+        f"\nThe protected stack keeps running until Ctrl-C. Policy: {stack.policy_file}",
+        f"  gateway  {stack.gateway_url}/v1/chat/completions",
+        f"  service  {stack.admin_url}/  (/state, /metrics)",
+        f"  Envoy    {stack.envoy_admin_url}/",
+        *(f"  engine   {url}/metrics" for url in stack.engine_urls),
+        f"\n  curl -N {stack.gateway_url}/v1/chat/completions -H 'content-type: application/json' -H 'x-priority: P0' \\",
+        """    -d '{"model": "fake-llm", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'""",
+    )
+    console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop.add_signal_handler(signal.SIGINT, stop.set)
+    try:
+        await stack.while_alive(stop.wait())
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)

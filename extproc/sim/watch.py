@@ -1,0 +1,105 @@
+"""What the engines say of themselves during a run: their /metrics every 250 ms, filtered, as any operator may read them.
+
+Independent of the service's own scraper on purpose: the demo must not believe what it measures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from extproc.sim.results import EngineReadings
+
+INTERVAL_S = 0.25
+_TIMEOUT_S = 1.0
+_KV = "vllm:kv_cache_usage_perc"
+_PREEMPTIONS = "vllm:num_preemptions_total"
+_GENERATED = "vllm:generation_tokens_total"
+_NAMES = (_KV, _PREEMPTIONS, _GENERATED)
+_SAMPLE = re.compile(r"^([\w:]+)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All engines at one moment (loop seconds): KV usage of each (0..1), counters summed over them."""
+
+    at: float
+    kv_usage: tuple[float, ...]
+    preemptions: float
+    generated_tokens: float
+
+
+def parse_reading(at: float, texts: Sequence[str]) -> Reading:
+    """From one metrics text per engine. Raises KeyError where a series is missing."""
+    engines = [{name: float(value) for name, value in _SAMPLE.findall(text)} for text in texts]
+    return Reading(
+        at=at,
+        kv_usage=tuple(engine[_KV] for engine in engines),
+        preemptions=sum(engine[_PREEMPTIONS] for engine in engines),
+        generated_tokens=sum(engine[_GENERATED] for engine in engines),
+    )
+
+
+def summarise_readings(readings: Sequence[Reading], start: float, end: float) -> EngineReadings:
+    """KV usage over [start, end] (loop seconds), mean over engines and time; preemptions over all readings."""
+    usages = [usage for reading in readings if start <= reading.at <= end for usage in reading.kv_usage]
+    if not usages:
+        raise ValueError("the engines' metrics could not be read during the run")
+    return EngineReadings(
+        kv_usage_mean=sum(usages) / len(usages),
+        kv_usage_max=max(usage for reading in readings for usage in reading.kv_usage),
+        preemptions=round(readings[-1].preemptions - readings[0].preemptions),
+    )
+
+
+def generated_per_s(readings: Sequence[Reading], start: float, end: float) -> float:
+    """Output tokens per second of all engines together between the readings nearest inside [start, end]."""
+    inside = [reading for reading in readings if start <= reading.at <= end]
+    if len(inside) < 2:
+        raise ValueError("fewer than two readings of the engines' metrics: no rate")
+    return (inside[-1].generated_tokens - inside[0].generated_tokens) / (inside[-1].at - inside[0].at)
+
+
+class EngineWatch:
+    """`async with EngineWatch(urls) as watch`: reads in the background; `readings` is what came so far, in order."""
+
+    def __init__(self, engine_urls: Sequence[str]) -> None:
+        query = "&".join(f"name[]={name}" for name in _NAMES)
+        self._urls = [f"{url}/metrics/?{query}" for url in engine_urls]
+        self.readings: list[Reading] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        self._task = asyncio.ensure_future(self._read_for_ever())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._task is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def _read_for_ever(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S)) as http:
+            while True:
+                due = loop.time() + INTERVAL_S
+                try:
+                    texts = await asyncio.gather(*(self._read(http, url) for url in self._urls))
+                    self.readings.append(parse_reading(loop.time(), texts))
+                except (aiohttp.ClientError, TimeoutError):
+                    pass  # a missed reading is a gap; too many of them are an error at the end
+                await asyncio.sleep(due - loop.time())
+
+    async def _read(self, http: aiohttp.ClientSession, url: str) -> str:
+        async with http.get(url) as response:
+            return await response.text()
