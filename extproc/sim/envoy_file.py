@@ -1,4 +1,4 @@
-"""The shipped Envoy file, bent to this machine: other addresses, or without the ext_proc filter. All else is what users run."""
+"""The shipped Envoy file, bent to this machine: other addresses, or without the protection. All else is what users run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def shipped_envoy_file() -> Path:
 def render_envoy(yaml_text: str, *, listen: str, admin: str, extproc: str | None, engines: Sequence[str]) -> str:
     """The same configuration at other addresses (`host:port`; `extproc` may be `unix:PATH`).
 
-    `extproc` None takes the ext_proc filter out, and its cluster, whose health checks would find nobody. Raises
-    ValueError where the file lacks what must be changed: silence there would mean a run against something else.
+    `extproc` None takes out what protects: the ext_proc filter, its cluster (whose health checks would find nobody) and
+    the backstop, the low circuit breaker of the engines that stands in for an absent extproc; Envoy's own default of
+    1024 requests remains. Raises ValueError where the file lacks what must be changed: silence there would mean a run
+    against something else.
     """
     config = yaml.safe_load(yaml_text)
     resources = config["static_resources"]
@@ -33,6 +35,7 @@ def render_envoy(yaml_text: str, *, listen: str, admin: str, extproc: str | None
     _set_endpoints(_named(resources["clusters"], "engines"), engines)
     if extproc is None:
         _remove_filter(config)
+        _named(resources["clusters"], "engines").pop("circuit_breakers", None)
         resources["clusters"] = [c for c in resources["clusters"] if c["name"] != "extproc"]
     else:
         _set_endpoints(_named(resources["clusters"], "extproc"), [extproc])
