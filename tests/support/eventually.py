@@ -9,5 +9,5 @@ from collections.abc import Callable
 async def eventually(condition: Callable[[], bool], within_s: float = 5.0) -> None:
     """Returns as soon as `condition()` holds; TimeoutError after `within_s` seconds."""
     async with asyncio.timeout(within_s):
-        while not condition():
+        while not condition():  # noqa: ASYNC110 - see above
             await asyncio.sleep(0.01)
