@@ -145,7 +145,7 @@ async def _keep(stack: Stack, console: Console) -> None:
         f"  Envoy    {stack.envoy_admin_url}/",
         *(f"  engine   {url}/metrics" for url in stack.engine_urls),
         f"\n  curl -N {stack.gateway_url}/v1/chat/completions -H 'content-type: application/json' -H 'x-priority: P0' \\",
-        """    -d '{"model": "fake-llm", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'""",
+        """    -d '{"model": "llama-3-8b", "stream": true, "messages": [{"role": "user", "content": "Hello"}]}'""",
     )
     console.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     loop = asyncio.get_running_loop()

@@ -20,14 +20,14 @@ _NATURAL_ENDS = ("stop", "length")
 
 
 class EventCounter:
-    """Counts the tokens of a stream of server-sent events and notes when they came. Never decodes JSON."""
+    """Counts the text events of a stream of server-sent events and notes when they came. Never decodes JSON."""
 
-    __slots__ = ("_rest", "done", "error", "finish_reason", "first_at", "last_at", "tokens", "usage_tokens")
+    __slots__ = ("_rest", "done", "error", "events", "finish_reason", "first_at", "last_at", "usage_tokens")
 
     def __init__(self) -> None:
         self._rest = b""
-        self.tokens = 0
-        """Events that carried text."""
+        self.events = 0
+        """Those that carried text: one token each, or more where the engine had to catch up."""
         self.usage_tokens: int | None = None
         """What the engine says it generated; None until it says so."""
         self.first_at: float | None = None
@@ -44,14 +44,14 @@ class EventCounter:
             return
         self._rest = data[cut:]
         events = data[:cut]
-        tokens = len(_TOKEN.findall(events))
-        if tokens:
+        carried = len(_TOKEN.findall(events))
+        if carried:
             self.first_at = now if self.first_at is None else self.first_at
             self.last_at = now
-            self.tokens += tokens
+            self.events += carried
         if finish := _FINISH_REASON.search(events):
             self.finish_reason = finish[1].decode()
-        if finish or events.count(b"\n\n") != tokens:
+        if finish or events.count(b"\n\n") != carried:
             self._note_rare(events)
 
     def _note_rare(self, events: bytes) -> None:
@@ -62,6 +62,11 @@ class EventCounter:
         self.error = self.error or _ERROR.search(events) is not None
 
     @property
+    def tokens(self) -> int:
+        """As the engine counted them; before it did, what is known to have come."""
+        return self.events if self.usage_tokens is None else self.usage_tokens
+
+    @property
     def trouble(self) -> str:
         """Why an ended stream is not a whole answer; empty where it is."""
         if self.error:
@@ -70,8 +75,8 @@ class EventCounter:
             return "the stream was cut"
         if self.finish_reason not in _NATURAL_ENDS:
             return f"the engine stopped early ({self.finish_reason or 'no reason given'})"
-        if self.usage_tokens != self.tokens:
-            return f"{self.tokens} tokens arrived of {self.usage_tokens}"
+        if self.usage_tokens is None or not 0 < self.events <= self.usage_tokens:
+            return f"{self.events} events with text for {self.usage_tokens} tokens"
         return ""
 
 

@@ -40,7 +40,7 @@ class WorkloadSpec:
     prompt_sigma: float = 0.7
     prompt_max_tokens: int = 4000
     max_tokens: int = 512
-    model: str = "fake-llm"
+    model: str = "llama-3-8b"
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ def counted(*pieces: bytes) -> EventCounter:
 @given(cuts=st.lists(st.integers(0, 10_000), max_size=12))
 def test_any_cut_of_a_whole_answer_counts_the_same(cuts: list[int]) -> None:
     counter = counted(*pieces_of(ANSWER, cuts))
-    assert (counter.tokens, counter.usage_tokens, counter.finish_reason) == (3, 3, "length")
+    assert (counter.events, counter.tokens, counter.finish_reason) == (3, 3, "length")
     assert counter.trouble == ""
 
 
@@ -42,21 +42,26 @@ def test_the_first_token_is_the_first_text_not_the_role() -> None:
     assert (counter.first_at, counter.last_at) == (1.0, 3.0)
 
 
+def test_an_event_may_carry_several_tokens_and_the_engine_counts_them() -> None:
+    counter = counted(ROLE, TOKEN, LAST + USAGE % 9 + DONE)
+    assert (counter.events, counter.tokens, counter.trouble) == (2, 9, "")
+
+
 def test_spaces_in_the_json_change_nothing() -> None:
     counter = counted(ANSWER.replace(b'":', b'": '))
     assert (counter.tokens, counter.trouble) == (3, "")
 
 
 def test_legacy_completions_count_their_text() -> None:
-    assert counted(b'data: {"choices":[{"text":" a","finish_reason":null}]}\n\n' * 2).tokens == 2
+    assert counted(b'data: {"choices":[{"text":" a","finish_reason":null}]}\n\n' * 2).events == 2
 
 
 @pytest.mark.parametrize(
     ("stream", "trouble"),
     [
         (TOKEN + LAST + USAGE % 2, "the stream was cut"),
-        (TOKEN + LAST + USAGE % 3 + DONE, "2 tokens arrived of 3"),
-        (TOKEN + LAST + DONE, "2 tokens arrived of None"),
+        (TOKEN + LAST + USAGE % 1 + DONE, "2 events with text for 1 tokens"),
+        (TOKEN + LAST + DONE, "2 events with text for None tokens"),
         (TOKEN + LAST.replace(b"length", b"abort") + USAGE % 2 + DONE, "the engine stopped early (abort)"),
         (TOKEN + USAGE % 1 + DONE, "the engine stopped early (no reason given)"),
         (b'data: {"error":{"code":503}}\n\n' + DONE, "the engine reported an error inside the stream"),
