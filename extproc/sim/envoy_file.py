@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 
 EXT_PROC = "envoy.filters.http.ext_proc"
 GATEWAY = "gateway"
-_BESIDE_PACKAGE = Path(__file__).parents[2] / "envoy" / "envoy.yaml"
-_INSIDE_PACKAGE = Path(__file__).parents[1] / "data" / "envoy.yaml"
-
-
-def shipped_envoy_file() -> Path:
-    """The complete configuration users are given: beside the package in a checkout, inside it where installed."""
-    return _BESIDE_PACKAGE if _BESIDE_PACKAGE.exists() else _INSIDE_PACKAGE
 
 
 def render_envoy(yaml_text: str, *, listen: str, admin: str, extproc: str | None, engines: Sequence[str]) -> str:

@@ -20,7 +20,8 @@ from typing import NoReturn, Self, TypeVar
 import aiohttp
 import yaml
 
-from extproc.sim.envoy_file import render_envoy, shipped_envoy_file
+from extproc.files import envoy_yaml
+from extproc.sim.envoy_file import render_envoy
 from extproc.sim.processes import Child, StackError, first_death, start_child, stop_children
 
 __all__ = ["Stack", "StackError", "StackOptions", "envoy_binary", "free_port", "render_envoy", "render_policy"]
@@ -175,10 +176,9 @@ class Stack:
 
     async def _start_envoy(self, http: aiohttp.ClientSession) -> None:
         """Last: so its first health checks find everybody, and no request slips by an ext_proc cluster not yet healthy."""
-        text = self.options.envoy_yaml or shipped_envoy_file().read_text(encoding="utf-8")
         config = self.folder / "envoy.yaml"
         rendered = render_envoy(
-            text,
+            self.options.envoy_yaml or envoy_yaml(),
             listen=self.gateway_address,
             admin=self.envoy_admin_url.removeprefix("http://"),
             extproc=self.extproc_address if self.options.protected else None,

@@ -13,6 +13,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from extproc.files import envoy_yaml
 from extproc.sim.processes import start_child, stop_children
 from extproc.sim.stack import Stack, StackError, StackOptions, envoy_binary
 from tests.support.eventually import eventually
@@ -60,7 +61,7 @@ async def test_a_part_that_dies_ends_the_work_and_is_named() -> None:
 
 
 async def test_a_part_that_cannot_start_says_its_last_words() -> None:
-    broken = (ROOT / "envoy" / "envoy.yaml").read_text(encoding="utf-8").replace("stat_prefix:", "stat_prefixx:")
+    broken = envoy_yaml().replace("stat_prefix:", "stat_prefixx:")
     options = StackOptions(protected=False, engine_addresses=("127.0.0.1:1",), envoy_yaml=broken)
     with pytest.raises(StackError, match=r"(?s)envoy exited with 1; its last words:.*stat_prefixx"):
         async with Stack(options):

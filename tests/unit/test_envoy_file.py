@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from extproc.sim.envoy_file import render_envoy, shipped_envoy_file
+from extproc.files import envoy_yaml
+from extproc.sim.envoy_file import render_envoy
 from extproc.sim.stack import render_policy
 
 EXT_PROC = "envoy.filters.http.ext_proc"
@@ -16,7 +17,7 @@ EXT_PROC = "envoy.filters.http.ext_proc"
 
 @pytest.fixture(scope="module")
 def shipped() -> str:
-    return shipped_envoy_file().read_text(encoding="utf-8")
+    return envoy_yaml()
 
 
 def rendered(text: str, **changes: Any) -> dict[str, Any]:
