@@ -18,19 +18,11 @@ from extproc.sim.load import Observation, Target, offer
 from extproc.sim.progress import RunProgress
 from extproc.sim.report import PROTECTED, RUNS, UNPROTECTED, late_message, table, to_json, verdict
 from extproc.sim.results import DemoResult, RunResult, percentile, summarise
+from extproc.sim.sizing import ENGINE_ARGS, ENGINES, RATE_PER_S, offered_tokens_per_s
 from extproc.sim.stack import Stack, StackError, StackOptions
 from extproc.sim.watch import EngineWatch, generated_per_s, summarise_readings
 from extproc.sim.workload import Intended, WorkloadSpec, intended_requests
 
-ENGINE_ARGS = (
-    *("--kv-tokens", "24000", "--speed", "0.6", "--chunk", "512", "--max-num-seqs", "128"),
-    *("--output-median", "80"),
-)
-"""Two of these finish about 22.5 requests of the demo's traffic per second (2,400 output tokens), however they are driven:
-the engine model flooded, or under its best constant limit. The KV cache is what fills first; the prefill chunk is
-small enough that a step stays below the TPOT target, as it should be on a real engine."""
-RATE_PER_S = 67.0
-"""Three times that. What the ratio really was is measured in each run and reported as `offered_ratio`."""
 _SETTLED_SHARE = 0.25
 """The first part of the window, in which queues and caches still fill, is left out of the measured capacity."""
 
@@ -55,6 +47,9 @@ class _Run:
 
 async def run_demo(options: DemoOptions, console: Console) -> int:
     """Runs it all; 0 when the numbers stand, 1 when the generator ran late or the stack failed."""
+    if options.json is not None and (trouble := _cannot_write(options.json)):
+        console.print(trouble, style="red", markup=False, highlight=False, soft_wrap=True)
+        return 1
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
@@ -68,6 +63,15 @@ async def run_demo(options: DemoOptions, console: Console) -> int:
         loop.remove_signal_handler(signal.SIGTERM)
 
 
+def _cannot_write(file: Path) -> str:
+    """Asked before the minute of measuring, not after it."""
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        return f"the numbers cannot be written: {error}"
+    return ""
+
+
 async def _both_runs(options: DemoOptions, console: Console) -> int:
     spec = WorkloadSpec(rate_per_s=RATE_PER_S, seconds=options.seconds, seed=options.seed)
     requests = intended_requests(spec)
@@ -75,7 +79,7 @@ async def _both_runs(options: DemoOptions, console: Console) -> int:
         before = await _run(UNPROTECTED, stack, requests, spec=spec, console=console)
     async with Stack(_stack_options(protected=True)) as stack:
         after = await _run(PROTECTED, stack, requests, spec=spec, console=console)
-        result = _demo_result((before, after), spec)
+        result = _demo_result((before, after), requests, spec.seconds)
         code = _report(result, options, console)
         if options.keep:
             await _keep(stack, console)
@@ -88,7 +92,7 @@ def demo_policy() -> str:
 
 
 def _stack_options(*, protected: bool) -> StackOptions:
-    return StackOptions(policy=demo_policy(), protected=protected, engine_args=ENGINE_ARGS)
+    return StackOptions(policy=demo_policy(), protected=protected, engines=ENGINES, engine_args=ENGINE_ARGS)
 
 
 async def _run(name: str, stack: Stack, requests: Sequence[Intended], *, spec: WorkloadSpec, console: Console) -> _Run:
@@ -107,21 +111,17 @@ async def _run(name: str, stack: Stack, requests: Sequence[Intended], *, spec: W
     )
 
 
-def _demo_result(runs: tuple[_Run, _Run], spec: WorkloadSpec) -> DemoResult:
-    """The offered ratio: output tokens asked for per second / output tokens the saturated engines made per second.
-
-    The better of the two runs counts as capacity. How long the unfinished answers would have been nobody saw; they
-    count as the mean of the finished ones, which were chosen by arrival and priority, never by length.
-    """
-    everything = [seen for run in runs for seen in run.observations]
-    lengths = [seen.tokens for seen in everything if seen.end == "completed"]
-    if not lengths:
-        raise StackError("not one request was completed: there is nothing to report")
-    offered = len(runs[0].observations) / spec.seconds * sum(lengths) / len(lengths)
+def _demo_result(runs: tuple[_Run, _Run], requests: Sequence[Intended], seconds: float) -> DemoResult:
+    """The offered ratio: output tokens asked for per second / output tokens per second of the saturated engines, in the
+    run in which they made more."""
+    lateness = [seen.late_s for run in runs for seen in run.observations]
+    capacity = max(run.drained_tokens_per_s for run in runs)
+    if not capacity:
+        raise StackError("the engines made no token during the window: there is nothing to report")
     return DemoResult(
-        offered_ratio=round(offered / max(run.drained_tokens_per_s for run in runs), 3),
-        seconds=spec.seconds,
-        sent_late_p99_s=round(percentile((seen.late_s for seen in everything), 0.99) or 0.0, 4),
+        offered_ratio=round(offered_tokens_per_s(requests, seconds) / capacity, 3),
+        seconds=seconds,
+        sent_late_p99_s=round(percentile(lateness, 0.99) or 0.0, 4),
         runs=dict(zip(RUNS, (run.result for run in runs), strict=True)),
     )
 

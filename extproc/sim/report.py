@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 from rich.table import Table
 
-from extproc.model import PRIORITIES, Priority
+from extproc.model import PRIORITIES
 from extproc.sim.results import TPOT_TARGET_S, TTFT_TARGET_S, ClassResult, DemoResult, RunResult
 
 UNPROTECTED = "unprotected"
@@ -21,28 +21,34 @@ def to_json(result: DemoResult) -> bytes:
 
 def table(result: DemoResult) -> Table:
     """Unprotected beside protected: a block per priority, then the whole."""
-    title = f"{result.offered_ratio:.1f} x capacity for {result.seconds:g} s, the same requests twice"
-    grid = Table("", "", *RUNS, title=title, title_justify="left")
+    grid = Table(
+        *("", "", *RUNS),
+        title=f"{result.offered_ratio:.1f} x capacity for {result.seconds:g} s, the same requests twice",
+        title_justify="left",
+        caption=f"In target: a whole answer, its first token in time, at most {TPOT_TARGET_S * 1000:g} ms per token.",
+        caption_justify="left",
+    )
     for column in grid.columns[2:]:
         column.justify = "right"
     runs = [result.runs[name] for name in RUNS]
     for priority in PRIORITIES:
-        for label, cells in _class_rows([run.classes[str(priority)] for run in runs]):
-            grid.add_row(_class_title(priority) if label == "sent" else "", label, *cells)
-        grid.add_section()
-    for label, cells in _run_rows(runs):
-        grid.add_row("all" if label.startswith("goodput") else "", label, *cells)
+        classes = [run.classes[str(priority)] for run in runs]
+        _add_rows(grid, str(priority), _class_rows(classes, TTFT_TARGET_S[priority]))
+    _add_rows(grid, "all", _run_rows(runs))
     return grid
 
 
-def _class_title(priority: Priority) -> str:
-    return f"{priority} (TTFT {TTFT_TARGET_S[priority]:g} s, TPOT {TPOT_TARGET_S * 1000:g} ms)"
+def _add_rows(grid: Table, block: str, rows: list[tuple[str, list[str]]]) -> None:
+    for label, cells in rows:
+        grid.add_row(block, label, *cells)
+        block = ""
+    grid.add_section()
 
 
-def _class_rows(classes: list[ClassResult]) -> list[tuple[str, list[str]]]:
+def _class_rows(classes: list[ClassResult], ttft_target_s: float) -> list[tuple[str, list[str]]]:
     return [
         ("sent", [str(c.sent) for c in classes]),
-        ("within target", [_percent(c.within_target, c.sent) for c in classes]),
+        (f"in target (TTFT {ttft_target_s:g} s)", [_percent(c.within_target, c.sent) for c in classes]),
         ("rejected", [_percent(c.rejected, c.sent) for c in classes]),
         ("failed", [_percent(c.failed, c.sent) for c in classes]),
         ("TTFT p50 / p99", [f"{_seconds(c.ttft_p50_s)} / {_seconds(c.ttft_p99_s)}" for c in classes]),
@@ -51,7 +57,7 @@ def _class_rows(classes: list[ClassResult]) -> list[tuple[str, list[str]]]:
 
 def _run_rows(runs: list[RunResult]) -> list[tuple[str, list[str]]]:
     return [
-        ("goodput, output tokens/s", [f"{run.goodput_tokens_per_s:.0f}" for run in runs]),
+        ("goodput (tokens/s)", [f"{run.goodput_tokens_per_s:.0f}" for run in runs]),
         ("preemptions", [str(run.preemptions) for run in runs]),
         ("KV usage mean / max", [f"{run.kv_usage_mean:.0%} / {run.kv_usage_max:.0%}" for run in runs]),
         ("Retry-After", [_waits(run) for run in runs]),

@@ -14,6 +14,7 @@ from typing import Self
 
 import aiohttp
 
+from extproc.sim.processes import StackError
 from extproc.sim.results import EngineReadings
 
 INTERVAL_S = 0.25
@@ -36,7 +37,8 @@ class Reading:
 
 
 def parse_reading(at: float, texts: Sequence[str]) -> Reading:
-    """From one metrics text per engine. Raises KeyError where a series is missing."""
+    """From one metrics text per engine. KeyError where a series is missing, ValueError where
+    it is no number."""
     engines = [{name: float(value) for name, value in _SAMPLE.findall(text)} for text in texts]
     return Reading(
         at=at,
@@ -47,10 +49,11 @@ def parse_reading(at: float, texts: Sequence[str]) -> Reading:
 
 
 def summarise_readings(readings: Sequence[Reading], start: float, end: float) -> EngineReadings:
-    """KV usage over [start, end] (loop seconds), mean over engines and time; preemptions over all readings."""
+    """KV usage over [start, end] (loop seconds), mean over engines and time; preemptions over all readings.
+    StackError where the engines never answered."""
     usages = [usage for reading in readings if start <= reading.at <= end for usage in reading.kv_usage]
     if not usages:
-        raise ValueError("the engines' metrics could not be read during the run")
+        raise StackError("the engines' metrics could not be read during the run")
     return EngineReadings(
         kv_usage_mean=sum(usages) / len(usages),
         kv_usage_max=max(usage for reading in readings for usage in reading.kv_usage),
@@ -59,10 +62,11 @@ def summarise_readings(readings: Sequence[Reading], start: float, end: float) ->
 
 
 def generated_per_s(readings: Sequence[Reading], start: float, end: float) -> float:
-    """Output tokens per second of all engines together between the readings nearest inside [start, end]."""
+    """Output tokens per second of all engines together between the readings nearest inside [start, end]; StackError
+    where there are not two of them."""
     inside = [reading for reading in readings if start <= reading.at <= end]
     if len(inside) < 2:
-        raise ValueError("fewer than two readings of the engines' metrics: no rate")
+        raise StackError("the engines' metrics were read less than twice during the run: too little for a rate")
     return (inside[-1].generated_tokens - inside[0].generated_tokens) / (inside[-1].at - inside[0].at)
 
 
@@ -96,8 +100,8 @@ class EngineWatch:
                 try:
                     texts = await asyncio.gather(*(self._read(http, url) for url in self._urls))
                     self.readings.append(parse_reading(loop.time(), texts))
-                except (aiohttp.ClientError, TimeoutError):
-                    pass  # a missed reading is a gap; too many of them are an error at the end
+                except (aiohttp.ClientError, TimeoutError, KeyError, ValueError):
+                    pass  # no answer, or not metrics: a gap; too many of them are an error at the end
                 await asyncio.sleep(due - loop.time())
 
     async def _read(self, http: aiohttp.ClientSession, url: str) -> str:
