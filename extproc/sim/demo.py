@@ -14,6 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from extproc.sim.load import Observation, Target, offer
+from extproc.sim.processes import raise_file_limit
 from extproc.sim.progress import RunProgress
 from extproc.sim.report import PROTECTED, RUNS, UNPROTECTED, late_message, table, to_json, verdict
 from extproc.sim.results import DemoResult, RunResult, percentile, summarise
@@ -51,6 +52,7 @@ async def run_demo(options: DemoOptions, console: Console) -> int:
     if options.json is not None and (trouble := _cannot_write(options.json)):
         console.print(trouble, style="red", markup=False, highlight=False, soft_wrap=True)
         return 1
+    raise_file_limit()
     task = asyncio.current_task()
     assert task is not None
     loop = asyncio.get_running_loop()
