@@ -10,11 +10,14 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from types import SimpleNamespace
+
+import aiohttp
 
 from extproc.model import Priority
-from extproc.sim.sse_client import Exchange
+from extproc.sim.sse_events import EventCounter
 from extproc.sim.workload import Intended
 
 START_DELAY_S = 0.05
@@ -36,7 +39,7 @@ class End(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One request's fate. Seconds; `ttft_s` and `finished_s` count from the intended time, `late_s` is how much after it
-    the request was written to its connection. `first`/`last`: first and last token, None while there was none."""
+    its head was written to a connection. `first`/`last`: first and last token, None while there was none."""
 
     intended: Intended
     end: End
@@ -70,52 +73,85 @@ class Target:
     path: str = "/v1/chat/completions"
     patience_s: float = 20.0
 
+    @property
+    def url(self) -> str:
+        return f"http://{self.host}:{self.port}{self.path}"
+
+
+@dataclass(slots=True)
+class _Exchange:
+    """One request on its way. `sent_at`: loop seconds, when its head was written. `trouble`: why there is no whole answer."""
+
+    sent_at: float | None = None
+    status: int = 0
+    headers: dict[str, str] = field(default_factory=dict)
+    events: EventCounter = field(default_factory=EventCounter)
+    trouble: str = ""
+
 
 async def offer(
     requests: Sequence[Intended], target: Target, *, ended: Callable[[Observation], None] = lambda _: None
 ) -> list[Observation]:
     """Sends all `requests` and follows them to their end; `ended` is called at each. In order of intended times."""
     loop = asyncio.get_running_loop()
-    # Rendered before the clock starts: what is prepared now cannot make a request late.
-    messages = [_message(request, target) for request in requests]
     zero = loop.time() + START_DELAY_S
     tasks: list[asyncio.Task[Observation]] = []
-    async with asyncio.TaskGroup() as group:
-        for request, message in zip(requests, messages, strict=True):
+    async with _session() as http, asyncio.TaskGroup() as group:
+        for request in requests:
             await asyncio.sleep(zero + request.at_s - loop.time())
-            task = group.create_task(_follow(request, message, target=target, zero=zero))
+            task = group.create_task(_follow(request, http, target=target, intended_at=zero + request.at_s))
             task.add_done_callback(lambda done: None if done.cancelled() or done.exception() else ended(done.result()))
             tasks.append(task)
     return [task.result() for task in tasks]
 
 
-def _message(request: Intended, target: Target) -> bytes:
-    head = (
-        f"POST {target.path} HTTP/1.1\r\nhost: {target.host}:{target.port}\r\n"
-        "content-type: application/json\r\naccept: text/event-stream\r\n"
-        f"x-priority: {request.priority}\r\ncontent-length: {len(request.body)}\r\n\r\n"
+def _session() -> aiohttp.ClientSession:
+    """Each request on a connection of its own, as from as many clients; no limit on their number and no time limit but
+    the client's patience."""
+    trace = aiohttp.TraceConfig()
+    trace.on_request_headers_sent.append(_note_sent)
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0, force_close=True),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
+        trace_configs=[trace],
     )
-    return head.encode() + request.body
 
 
-async def _follow(request: Intended, message: bytes, *, target: Target, zero: float) -> Observation:
+async def _note_sent(
+    _session: aiohttp.ClientSession, context: SimpleNamespace, _sent: aiohttp.TraceRequestHeadersSentParams
+) -> None:
+    context.trace_request_ctx.sent_at = asyncio.get_running_loop().time()
+
+
+async def _follow(request: Intended, http: aiohttp.ClientSession, *, target: Target, intended_at: float) -> Observation:
     loop = asyncio.get_running_loop()
-    intended_at = zero + request.at_s
-    exchange = Exchange(message, now=loop.time, ended=loop.create_future())
-    patience = loop.call_at(intended_at + target.patience_s, exchange.give_up)
+    exchange = _Exchange()
     try:
-        await loop.create_connection(lambda: exchange, target.host, target.port)
-        await exchange.ended
-    except OSError as error:
-        now = loop.time()
-        return Observation(request, End.FAILED, str(error), 0, now - intended_at, now - intended_at)
-    finally:
-        patience.cancel()
-        exchange.give_up()
+        async with asyncio.timeout_at(intended_at + target.patience_s):
+            await _exchange(request, http, url=target.url, exchange=exchange)
+    except TimeoutError:
+        exchange.trouble = "the client's patience ran out"
+    except aiohttp.ClientConnectorError as error:
+        exchange.trouble = str(error)
+    except aiohttp.ClientResponseError:
+        exchange.trouble = "this is not HTTP"
+    except aiohttp.ClientError:
+        exchange.trouble = "the connection was cut"
     return _judge(request, exchange, intended_at=intended_at, now=loop.time())
 
 
-def _judge(request: Intended, exchange: Exchange, *, intended_at: float, now: float) -> Observation:
+async def _exchange(request: Intended, http: aiohttp.ClientSession, *, url: str, exchange: _Exchange) -> None:
+    """Leaving it early, by an error or by time, closes the connection, as an impatient client does."""
+    now = asyncio.get_running_loop().time
+    headers = {"content-type": "application/json", "accept": "text/event-stream", "x-priority": str(request.priority)}
+    async with http.post(url, data=request.body, headers=headers, trace_request_ctx=exchange) as response:
+        exchange.status = response.status
+        exchange.headers = {name.lower(): value for name, value in response.headers.items()}
+        async for data in response.content.iter_any():
+            exchange.events.feed(data, now())
+
+
+def _judge(request: Intended, exchange: _Exchange, *, intended_at: float, now: float) -> Observation:
     end, why = _end_of(exchange)
     events = exchange.events
     return Observation(
@@ -123,7 +159,7 @@ def _judge(request: Intended, exchange: Exchange, *, intended_at: float, now: fl
         end=end,
         why=why,
         status=exchange.status,
-        late_s=(exchange.sent_at or now) - intended_at,
+        late_s=(now if exchange.sent_at is None else exchange.sent_at) - intended_at,
         finished_s=now - intended_at,
         ttft_s=None if events.first_at is None else events.first_at - intended_at,
         last_token_s=None if events.last_at is None else events.last_at - intended_at,
@@ -132,10 +168,10 @@ def _judge(request: Intended, exchange: Exchange, *, intended_at: float, now: fl
     )
 
 
-def _end_of(exchange: Exchange) -> tuple[End, str]:
+def _end_of(exchange: _Exchange) -> tuple[End, str]:
     status = exchange.status
-    if not exchange.whole:
-        return End.FAILED, exchange.trouble or "the client's patience ran out"
+    if exchange.trouble:
+        return End.FAILED, exchange.trouble
     if status == 200:
         trouble = exchange.events.trouble
         return (End.FAILED, trouble) if trouble else (End.COMPLETED, "")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.sim.sse_client import ChunkDecoder, EventCounter
+from extproc.sim.sse_events import EventCounter
 
 TOKEN = b'data: {"choices":[{"index":0,"delta":{"content":" tok"},"finish_reason":null}]}\n\n'
 ROLE = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"finish_reason":null}]}\n\n'
@@ -69,27 +69,3 @@ def test_legacy_completions_count_their_text() -> None:
 )
 def test_half_an_answer_is_named(stream: bytes, trouble: str) -> None:
     assert counted(stream).trouble == trouble
-
-
-def chunked(*parts: bytes) -> bytes:
-    return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
-
-
-@given(
-    parts=st.lists(st.binary(min_size=1, max_size=40), max_size=6), cuts=st.lists(st.integers(0, 10_000), max_size=12)
-)
-def test_chunks_decode_the_same_however_they_are_cut(parts: list[bytes], cuts: list[int]) -> None:
-    decoder = ChunkDecoder()
-    assert b"".join(decoder.feed(piece) for piece in pieces_of(chunked(*parts), cuts)) == b"".join(parts)
-    assert decoder.ended
-
-
-def test_a_body_without_its_last_chunk_has_not_ended() -> None:
-    decoder = ChunkDecoder()
-    decoder.feed(chunked(b"abc")[:-5])
-    assert not decoder.ended
-
-
-def test_what_is_not_a_chunk_size_is_an_error() -> None:
-    with pytest.raises(ValueError, match="invalid literal"):
-        ChunkDecoder().feed(b"hello\r\n")
