@@ -201,8 +201,8 @@ class RetryAfterPolicy(_Section, frozen=True):
 class EnvoyPolicy(_Section, frozen=True):
     """Envoy's settings, which are not visible from here. `extproc check` compares them with the Envoy file."""
 
-    message_timeout_s: Seconds = field(name="messageTimeout", default=Seconds(0.25))
-    """How long Envoy waits for a first answer. Default 250ms, as in the shipped envoy.yaml."""
+    message_timeout_s: Seconds = field(name="messageTimeout", default=Seconds(2.0))
+    """How long Envoy waits for a first answer. Default 2s, as in the shipped envoy.yaml."""
     max_message_timeout_s: Seconds = field(name="maxMessageTimeout", default=Seconds(300.0))
     """How long Envoy lets us extend that; no wait exceeds it - 1 s. Default 300s, as in the shipped envoy.yaml."""
 

@@ -92,7 +92,8 @@ def _options(max_body_bytes: int) -> list[tuple[str, int]]:
         # A body comes in one message. The policy may raise its bound while we run, hence the floor.
         ("grpc.max_receive_message_length", max(_LEAST_RECEIVE_BYTES, 2 * max_body_bytes)),
         ("grpc.max_concurrent_streams", 1 << 20),  # a queued or streaming request holds one
-        # Streams that came in one burst, or while we stood still: above 1000 grpc would refuse some at random, unseen by us.
+        # By default grpc turns streams away at random while more than 1000 have not yet reached a handler: Envoy takes that
+        # for a failure and lets the request pass. A burst must reach admission, which refuses by priority.
         ("grpc.server.max_pending_requests", 100_000),
         ("grpc.server.max_pending_requests_hard_limit", 100_000),
         ("grpc.so_reuseport", 0),  # a second process on the port is an error, not half of the traffic

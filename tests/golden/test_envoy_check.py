@@ -129,7 +129,7 @@ BROKEN: list[tuple[Change, str]] = [
     ),
     (
         put(EXT_PROC, message_timeout="0.2s"),
-        f"error: {EXT_PROC}.message_timeout: expected 250ms, as the policy's envoy.messageTimeout says; got 200ms",
+        f"error: {EXT_PROC}.message_timeout: expected 2s, as the policy's envoy.messageTimeout says; got 200ms",
     ),
     (
         put(EXT_PROC, max_message_timeout="500s"),

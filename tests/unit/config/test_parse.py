@@ -136,7 +136,7 @@ def test_plain_data_reads_back_to_the_same_policy(text: str) -> None:
 def test_plain_data_uses_the_words_of_the_file() -> None:
     plain = to_plain(parse_policy(QUEUES + REST))
     assert plain["trust"] == {"headers": ["x-priority"]}
-    assert plain["envoy"] == {"messageTimeout": "250ms", "maxMessageTimeout": "300s"}
+    assert plain["envoy"] == {"messageTimeout": "2s", "maxMessageTimeout": "300s"}
     assert plain["classification"] == [
         {"when": {"path": "/v1/embeddings"}, "priority": "P2", "bypass": False},
         {"when": {"header": {"x-team": "research"}}, "priority": "P1", "pool": "llama-70b", "bypass": False},
