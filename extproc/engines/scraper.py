@@ -25,9 +25,12 @@ MAX_TIMEOUT_S = 0.5
 engines answer late just when they are overloaded, and a sample some 100 ms old is worth more than none. Nothing piles
 up, because an engine's next scrape starts only when the last has ended."""
 
+FULL_SHARE = 0.1
+"""The full page costs a busy engine 10 to 27 ms of the event loop that serves its tokens: it is read so seldom that this
+takes at most this share of the engine's time, judged by how long the last one took. A small page costs nothing."""
+
 FULL_INTERVAL_S = 0.5
-"""The full page costs an engine 10 to 27 ms of the event loop that serves its tokens: it is read no more often than
-this (or half of `failure.staleAfter`, or the interval if longer)."""
+"""But no more seldom than this (or half of `failure.staleAfter`, or the interval if longer)."""
 
 MAX_BACKOFF_S = 0.5
 """An engine that fails is probed at doubling intervals up to this (or the interval if longer), so that it is back
@@ -63,6 +66,11 @@ def next_start(now: float, phase: float, interval_s: float) -> float:
     return phase + (math.floor((now - phase) / interval_s) + 1) * interval_s
 
 
+def full_page_interval_s(interval_s: float, took_s: float, *, most_s: float) -> float:
+    """How long after one full page the next is read: see `FULL_SHARE`. Never sooner than `interval_s`."""
+    return max(interval_s, min(took_s / FULL_SHARE, most_s))
+
+
 class LogLimit:
     """Whether a result is worth a log line: it differs from the one last logged (at first: ok), and that was long
     ago."""
@@ -89,6 +97,7 @@ class _Engine:
         self.result: Result | None = None
         self.last_error = ""
         self.failures = 0
+        self.took_s = 0.0
         self.log_limit = LogLimit()
         self.task: asyncio.Task[None] | None = None
 
@@ -180,7 +189,8 @@ class Scraper:
         interval_s = self._policy.scrape_interval_s
         if engine.failures:
             return max(interval_s, min(MAX_BACKOFF_S, interval_s * 2.0 ** min(engine.failures - 1, 10)))
-        return interval_s if client.filtered else max(interval_s, min(FULL_INTERVAL_S, self._stale_after_s / 2))
+        most_s = min(FULL_INTERVAL_S, self._stale_after_s / 2)
+        return interval_s if client.filtered else full_page_interval_s(interval_s, engine.took_s, most_s=most_s)
 
     async def _scrape(self, engine: _Engine, client: MetricsClient) -> None:
         """One scrape. Its sample is dated by its start: the engine wrote the page at some time after that."""
@@ -203,6 +213,7 @@ class Scraper:
 
     def _note(self, engine: _Engine, result: Result, *, took_s: float, error: str) -> None:
         name = engine.target.name
+        engine.took_s = took_s
         engine.result = result
         engine.last_error = error or engine.last_error
         engine.failures = 0 if result is Result.OK else engine.failures + 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.engines.fetch import Result
-from extproc.engines.scraper import LOG_EVERY_S, LogLimit, next_start
+from extproc.engines.scraper import LOG_EVERY_S, LogLimit, full_page_interval_s, next_start
 
 
 @pytest.mark.parametrize(
@@ -33,3 +33,15 @@ def test_logs_a_change_once_and_not_more_than_once_a_minute() -> None:
     assert not limit.due(4, Result.OK)
     assert limit.due(1 + LOG_EVERY_S, Result.OK)
     assert not limit.due(500, Result.OK)
+
+
+@pytest.mark.parametrize(
+    ("took_s", "interval_s"),
+    [(0.001, 0.05), (0.01, 0.1), (0.027, 0.27), (0.3, 0.5)],
+)
+def test_a_full_page_takes_at_most_a_tenth_of_the_engines_time(took_s: float, interval_s: float) -> None:
+    assert full_page_interval_s(0.05, took_s, most_s=0.5) == pytest.approx(interval_s)
+
+
+def test_a_full_page_is_never_read_more_often_than_the_interval() -> None:
+    assert full_page_interval_s(2.0, 0.001, most_s=0.5) == 2.0
