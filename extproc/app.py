@@ -116,7 +116,7 @@ class Pool:
         )
 
 
-def _engine(status: EngineStatus, reporting: bool) -> EngineSnapshot:  # noqa: FBT001
+def _engine(status: EngineStatus, reporting: bool) -> EngineSnapshot:
     return EngineSnapshot(
         engine=status.engine,
         reporting=reporting,
@@ -157,18 +157,19 @@ class Service:
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `ExtprocError` when an address cannot be listened on; a bug in any loop ends it all, loudly."""
         self._lag.start()
-        await self._admin.start()
         try:
+            await self._admin.start()
+            await self._wire.start()
             async with asyncio.TaskGroup() as tasks:
                 loops = [tasks.create_task(pool.control.run(), name=f"control {pool.name}") for pool in self._pools]
                 loops += [tasks.create_task(pool.scraper.run(), name=f"scrape {pool.name}") for pool in self._pools]
-                await self._wire.start()
                 _log.info("serving", listen=self._wire.address, admin=self._admin.address)
                 await stop.wait()
                 await self._drain()
                 for task in loops:
                     task.cancel()
         finally:
+            await self._wire.stop(0)
             await self._admin.stop()
             self._lag.stop()
 

@@ -26,7 +26,7 @@ app = typer.Typer(
 )
 
 
-def _show_version(wanted: bool) -> None:  # noqa: FBT001
+def _show_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"extproc {__version__}")
         raise typer.Exit
@@ -77,7 +77,7 @@ def check(files: Annotated[list[Path], typer.Argument(help="Policy files and Env
     from extproc.check import check_files, render
 
     reports = check_files([str(file) for file in files])
-    typer.echo(render(reports))
+    typer.echo(render(reports), nl=False)
     if any(report.errors for report in reports):
         raise typer.Exit(1)
 
@@ -115,7 +115,8 @@ def engine(
 ) -> None:
     """A fake engine for demos and tests: OpenAI's API, vLLM's metrics, continuous batching over a paged KV cache."""
     from extproc.log import setup
-    from extproc.sim.http_engine import EngineOptions, Scheduling, serve_engine
+    from extproc.sim.engine_spec import Scheduling
+    from extproc.sim.http_engine import EngineOptions, serve_engine
 
     setup()
     options = EngineOptions(
