@@ -40,7 +40,7 @@ class _Pool:
     def on_sample(self, changed: Callable[[], None]) -> None:
         self._changed = changed
 
-    def demand(self, now: float) -> Demand:  # noqa: ARG002
+    def demand(self, now: float) -> Demand:
         return Demand()
 
     def says(self, usage: float) -> None:
@@ -101,7 +101,7 @@ def test_engines_that_fall_silent_are_noticed_without_a_sample() -> None:
 
 def test_each_step_sees_the_state_before_it() -> None:
     class Counting:
-        def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
+        def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
             return PoolState(limits=previous.limits, at=now, engines_reporting=previous.engines_reporting + 1)
 
     async def main() -> _Pool:
@@ -116,7 +116,7 @@ def test_each_step_sees_the_state_before_it() -> None:
 
 def test_a_bug_in_a_step_ends_the_task_group_that_owns_the_loop() -> None:
     class Broken:
-        def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
+        def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
             if now > 0.1:
                 raise ZeroDivisionError("a bug")
             return previous

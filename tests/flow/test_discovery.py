@@ -38,7 +38,7 @@ class _Names:
     def __init__(self, **known: list[str]) -> None:
         self.known = known
 
-    async def __call__(self, host: str, port: int) -> Sequence[str]:  # noqa: ARG002
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
         if host not in self.known:
             raise socket.gaierror("unknown")
         return self.known[host]

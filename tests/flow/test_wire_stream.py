@@ -12,7 +12,6 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 
 from extproc.admission import Candidate, Pass
 from extproc.clock import LoopClock
-from extproc.config import EnvoyPolicy
 from extproc.model import End, HeaderChanges, Outcome, Rejection, RequestHead
 from extproc.ports import WireEvent
 from extproc.sim.virtual_time import VirtualTimeLoop, run_virtual
@@ -20,7 +19,7 @@ from extproc.tickets import Ticket, Waiting
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.modes import IGNORES_OVERRIDE, NO_BODIES
 from extproc.wire.shared import Gate
-from tests.support.observer import CountingObserver
+from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
 
 MODEL_CALL = ((":method", "POST"), (":path", "/v1/chat/completions"), ("content-type", "application/json"))
@@ -52,10 +51,12 @@ class Driver:
     def __init__(self, *, limit: int = 1, timeout: str = "8s", gate: Gate | None = None) -> None:
         self.loop = asyncio.get_running_loop()
         clock = LoopClock(self.loop)
-        self.observer = CountingObserver()
+        self.observer = Remembering()
         self.spine = Spine(limit=limit, clock=clock, observer=self.observer, policy=tail_queues(50, timeout=timeout))
         chosen = gate or self.spine.admission
-        self.service = ExtProcService(lambda: chosen, observer=self.observer, clock=clock, envoy=EnvoyPolicy)
+        self.service = ExtProcService(
+            lambda: chosen, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy
+        )
         self.service.start()
 
     def open(self) -> Exchange:

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from extproc.files import envoy_yaml, shipped
-from tests.support.envoy_process import envoy_binary
+from extproc.sim.stack import envoy_binary
 
 WHOLE: dict[str, Any] = yaml.safe_load(envoy_yaml())
 MANAGER: dict[str, Any] = WHOLE["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]

@@ -13,7 +13,7 @@ from extproc.model import End, Outcome
 from extproc.ports import WireEvent
 from extproc.wire.modes import ENDS_EARLY, NO_BODIES
 from tests.integration.wire_stack import wire_stack
-from tests.support.upstream import until
+from tests.support.eventually import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio keeps to one loop per process
 JSON_BODY = {"model": "m", "max_tokens": 7, "messages": [{"role": "user", "content": "hi"}]}
@@ -22,14 +22,14 @@ JSON_BODY = {"model": "m", "max_tokens": 7, "messages": [{"role": "user", "conte
 async def test_an_event_stream_holds_its_slot_to_its_end(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=2) as stack:
         call = stack.call("a", headers={"x-priority": "P0"})
-        await until(lambda: "a" in stack.upstream.running)
+        await eventually(lambda: "a" in stack.upstream.running)
         assert stack.spine.running == 1
         headers = stack.upstream.arrived["a"].headers
         assert headers["x-extproc-priority"] == "P1"
         assert "x-priority" not in headers
         stack.upstream.finish("a")
         assert (await call)[0] == 200
-        await until(lambda: stack.spine.running == 0, within_s=0.5)
+        await eventually(lambda: stack.spine.running == 0, within_s=0.5)
         assert stack.observer.ends == {End.COMPLETED: 1}
         assert stack.observer.events == {}
         assert await stack.access_log(1) == ["admitted P1 default 0 200"]
@@ -38,7 +38,7 @@ async def test_an_event_stream_holds_its_slot_to_its_end(tmp_path: Path) -> None
 async def test_a_refusal_reaches_the_client_whole(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=1, queue_size=0) as stack:
         stack.call("running")
-        await until(lambda: "running" in stack.upstream.running)
+        await eventually(lambda: "running" in stack.upstream.running)
         status, body, headers = await stack.call("refused", headers={"x-request-id": "client-chosen-7"})
         assert status == 429
         assert headers["x-extproc-reason"] == "queue-full"
@@ -52,7 +52,7 @@ async def test_a_refusal_reaches_the_client_whole(tmp_path: Path) -> None:
 async def test_a_body_is_asked_for_and_makes_the_cost(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=4) as stack:
         stack.call("body", json=JSON_BODY)
-        await until(lambda: "body" in stack.upstream.running)
+        await eventually(lambda: "body" in stack.upstream.running)
         tokens = sum(load.tokens for load in stack.spine.dispatcher.in_use)
         assert 7 < tokens < 60
         assert json.loads(stack.upstream.bodies["body"]) == JSON_BODY
@@ -70,7 +70,7 @@ async def test_a_chunked_body_is_asked_for_as_far_as_it_fits_and_reaches_the_eng
 
     async with wire_stack(tmp_path, limit=4) as stack:
         stack.call("chunked", data=chunks(), headers={"content-type": "application/json"})
-        await until(lambda: "chunked" in stack.upstream.running)
+        await eventually(lambda: "chunked" in stack.upstream.running)
         assert len(stack.upstream.bodies["chunked"]) == size + 31
         tokens = sum(load.tokens for load in stack.spine.dispatcher.in_use)
         assert tokens > 7 + min(size, 1 << 20) // 4 * 0.9
@@ -79,15 +79,15 @@ async def test_a_chunked_body_is_asked_for_as_far_as_it_fits_and_reaches_the_eng
 async def test_a_body_of_known_length_keeps_its_content_length(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=4) as stack:
         stack.call("body", json=JSON_BODY)
-        await until(lambda: "body" in stack.upstream.running)
+        await eventually(lambda: "body" in stack.upstream.running)
         assert int(stack.upstream.arrived["body"].headers["content-length"]) == len(json.dumps(JSON_BODY))
 
 
 async def test_a_get_passes_and_holds_neither_slot_nor_stream(tmp_path: Path) -> None:
     async with wire_stack(tmp_path) as stack:
         stack.call("models", method="GET", path="/v1/models")
-        await until(lambda: "models" in stack.upstream.running)
-        await until(lambda: stack.service.streams == 0)
+        await eventually(lambda: "models" in stack.upstream.running)
+        await eventually(lambda: stack.service.streams == 0)
         assert stack.spine.running == 0
         assert stack.observer.outcomes == {Outcome.PASSED: 1}
 
@@ -96,9 +96,9 @@ async def test_a_get_passes_and_holds_neither_slot_nor_stream(tmp_path: Path) ->
 async def test_a_queued_request_waits_longer_than_message_timeout(tmp_path: Path, body: object) -> None:
     async with wire_stack(tmp_path, limit=1) as stack:
         stack.call("first")
-        await until(lambda: "first" in stack.upstream.running)
+        await eventually(lambda: "first" in stack.upstream.running)
         queued = stack.call("second", json=body)
-        await until(lambda: stack.spine.waiting == 1)
+        await eventually(lambda: stack.spine.waiting == 1)
         await asyncio.sleep(0.4)  # longer than Envoy's message_timeout of 0.25 s: the override must hold
         assert stack.spine.waiting == 1
         assert "second" not in stack.upstream.arrived
@@ -115,11 +115,11 @@ async def test_a_queued_request_waits_longer_than_message_timeout(tmp_path: Path
 async def test_a_client_that_leaves_while_queued_is_gone_at_once(tmp_path: Path, graceful: bool) -> None:
     async with wire_stack(tmp_path, limit=1, graceful=graceful) as stack:
         stack.call("running")
-        await until(lambda: "running" in stack.upstream.running)
+        await eventually(lambda: "running" in stack.upstream.running)
         leaver = stack.call("leaver")
-        await until(lambda: stack.spine.waiting == 1)
+        await eventually(lambda: stack.spine.waiting == 1)
         leaver.cancel()
-        await until(lambda: stack.spine.waiting == 0, within_s=0.3)
+        await eventually(lambda: stack.spine.waiting == 0, within_s=0.3)
         assert stack.spine.ghosts == 0
         assert stack.observer.outcomes[Outcome.CLIENT_GONE] == 1
         assert "leaver" not in stack.upstream.arrived
@@ -129,11 +129,11 @@ async def test_a_client_that_leaves_while_queued_is_gone_at_once(tmp_path: Path,
 async def test_a_client_that_leaves_mid_stream_frees_its_slot_and_the_engine(tmp_path: Path, graceful: bool) -> None:
     async with wire_stack(tmp_path, limit=1, graceful=graceful) as stack:
         leaver = stack.call("leaver")
-        await until(lambda: "leaver" in stack.upstream.running)
-        await until(lambda: stack.spine.running == 1)
+        await eventually(lambda: "leaver" in stack.upstream.running)
+        await eventually(lambda: stack.spine.running == 1)
         leaver.cancel()
-        await until(lambda: stack.spine.running == 0, within_s=0.3)
-        await until(lambda: "leaver" in stack.upstream.reset)
+        await eventually(lambda: stack.spine.running == 0, within_s=0.3)
+        await eventually(lambda: "leaver" in stack.upstream.reset)
         assert stack.spine.ghosts == 0
 
 
@@ -141,14 +141,14 @@ async def test_a_cut_connection_turns_what_runs_and_what_waits_into_ghost_load(t
     async with wire_stack(tmp_path, limit=2, relayed=True) as stack:
         for name in ("a", "b"):
             stack.call(name)
-        await until(lambda: stack.upstream.running == {"a", "b"})
+        await eventually(lambda: stack.upstream.running == {"a", "b"})
         waiting = stack.call("c")
-        await until(lambda: stack.spine.waiting == 1)
+        await eventually(lambda: stack.spine.waiting == 1)
         assert stack.relay is not None
         stack.relay.cut()
-        await until(lambda: stack.service.streams == 0)
+        await eventually(lambda: stack.service.streams == 0)
         # Envoy lets all three go on without us: the two that ran and the one that waited.
-        await until(lambda: stack.upstream.running == {"a", "b", "c"})
+        await eventually(lambda: stack.upstream.running == {"a", "b", "c"})
         assert (stack.spine.running, stack.spine.waiting) == (0, 0)
         assert stack.spine.ghosts == pytest.approx(3, abs=0.1)
         assert stack.observer.events[WireEvent.CONNECTION_LOST] == 1
@@ -160,32 +160,32 @@ async def test_a_cut_connection_turns_what_runs_and_what_waits_into_ghost_load(t
 async def test_the_only_stream_of_a_cut_connection_is_told_from_a_stream_that_ended(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=2, relayed=True) as stack:
         stack.call("a")
-        await until(lambda: "a" in stack.upstream.running)
+        await eventually(lambda: "a" in stack.upstream.running)
         stack.upstream.finish("a")
-        await until(lambda: stack.spine.running == 0)
+        await eventually(lambda: stack.spine.running == 0)
         assert stack.observer.ends == {End.COMPLETED: 1}
         stack.call("b")
-        await until(lambda: "b" in stack.upstream.running)
+        await eventually(lambda: "b" in stack.upstream.running)
         assert stack.relay is not None
         stack.relay.cut()
-        await until(lambda: stack.observer.ends[End.GHOST] == 1)
+        await eventually(lambda: stack.observer.ends[End.GHOST] == 1)
 
 
 async def test_over_a_unix_socket(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=1, listen=f"unix:{tmp_path}/wire.sock") as stack:
         call = stack.call("a", json=JSON_BODY)
-        await until(lambda: "a" in stack.upstream.running)
+        await eventually(lambda: "a" in stack.upstream.running)
         assert stack.spine.running == 1
         stack.upstream.finish("a")
         assert (await call)[0] == 200
-        await until(lambda: stack.observer.ends == {End.COMPLETED: 1})
+        await eventually(lambda: stack.observer.ends == {End.COMPLETED: 1})
 
 
 async def test_an_answer_of_an_earlier_filter_is_no_request(tmp_path: Path) -> None:
     async with wire_stack(tmp_path) as stack:
         status, _, _ = await stack.call("early", headers={"x-envoy-fault-abort-request": "418"})
         assert status == 418
-        await until(lambda: stack.service.streams == 0)
+        await eventually(lambda: stack.service.streams == 0)
         assert stack.observer.outcomes == {}
         assert stack.observer.events == {}
 
@@ -207,7 +207,7 @@ async def test_a_filter_that_allows_no_override_is_found_out_by_its_behaviour(tm
     async with wire_stack(tmp_path, limit=500, allow_override=False, response_trailers="SKIP") as stack:
         for number in range(200):  # on a busy machine some streams take too long to count
             stack.call(f"s{number}", json=JSON_BODY if number == 0 else None)
-            await until(lambda: len(stack.upstream.running) == number + 1)  # noqa: B023
+            await eventually(lambda: len(stack.upstream.running) == number + 1)  # noqa: B023
             if set(stack.server.warnings) == {NO_BODIES, ENDS_EARLY}:
                 break
         else:
@@ -217,9 +217,9 @@ async def test_a_filter_that_allows_no_override_is_found_out_by_its_behaviour(tm
 async def test_stopping_leaves_nothing_held(tmp_path: Path) -> None:
     async with wire_stack(tmp_path, limit=1) as stack:
         stack.call("running")
-        await until(lambda: "running" in stack.upstream.running)
+        await eventually(lambda: "running" in stack.upstream.running)
         queued = stack.call("queued")
-        await until(lambda: stack.spine.waiting == 1)
+        await eventually(lambda: stack.spine.waiting == 1)
         await stack.server.drain()
         stack.spine.admission.drain()
         status, _, headers = await queued

@@ -14,12 +14,11 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.clock import LoopClock
-from extproc.config import EnvoyPolicy
 from extproc.wire.ext_proc import SERVICE, ExtProcService
 from extproc.wire.server import ListenFailed, WireServer
-from tests.support.observer import CountingObserver
+from tests.support.eventually import eventually
+from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
-from tests.support.upstream import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio keeps to one loop per process
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -29,9 +28,9 @@ SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.Health
 async def served(
     listen: str = "127.0.0.1:0", *, limit: int = 1
 ) -> AsyncIterator[tuple[WireServer, Spine, grpc.aio.Channel]]:
-    clock, observer = LoopClock(asyncio.get_running_loop()), CountingObserver()
+    clock, observer = LoopClock(asyncio.get_running_loop()), Remembering()
     spine = Spine(limit=limit, clock=clock, observer=observer, policy=tail_queues(3000))
-    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=EnvoyPolicy)
+    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=lambda: spine.policy.envoy)
     server = WireServer(service, listen=listen, max_body_bytes=1 << 20)
     await server.start()
     try:
@@ -86,7 +85,7 @@ async def test_a_running_stream_is_followed_up_to_the_grace_time() -> None:
         await call.write(headers())
         assert (await call.read()).WhichOneof("response") == "request_headers"
         stopping = asyncio.ensure_future(server.stop(30.0))
-        await until(lambda: not stopping.done() and spine.running == 1)
+        await eventually(lambda: not stopping.done() and spine.running == 1)
         await call.done_writing()
         async with asyncio.timeout(2):
             await stopping
@@ -115,11 +114,11 @@ async def test_two_thousand_streams_that_come_at_once_wait_on_one_connection() -
         calls = [process(channel) for _ in range(2000)]
         for call in calls:
             await call.write(headers())
-        await until(lambda: spine.waiting == 1999, within_s=20)
+        await eventually(lambda: spine.waiting == 1999, within_s=20)
         assert server.streams == 2000
         for call in calls:
             call.cancel()
-        await until(lambda: server.streams == 0, within_s=20)
+        await eventually(lambda: server.streams == 0, within_s=20)
         assert (spine.running, spine.waiting) == (0, 0)
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from tests.support.envoy import EnvoyOptions, run_envoy
-from tests.support.upstream import Upstream, run_upstream, until
+from tests.support.eventually import eventually
+from tests.support.minimal_envoy import EnvoyOptions, run_envoy
+from tests.support.named_upstream import Upstream, run_upstream
 from tests.support.wire_process import WireProcess, run_wire_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio keeps to one loop per process
@@ -75,7 +76,7 @@ async def test_with_four_running_and_many_waiting_a_stop_lets_nobody_slip_throug
     async with stack(tmp_path) as s:
         for number in range(LIMIT):
             s.call(f"r{number}")
-        await until(lambda: len(s.begun) == LIMIT)
+        await eventually(lambda: len(s.begun) == LIMIT)
         for number in range(46):
             s.call(f"w{number}")
         await s.until_state(running=LIMIT, waiting=46)
@@ -84,7 +85,7 @@ async def test_with_four_running_and_many_waiting_a_stop_lets_nobody_slip_throug
         s.upstream.finish("r0")  # a slot frees while we stand still
         await stopped
         await s.until_state(running=LIMIT, waiting=45, ghosts=0)
-        await until(lambda: len(s.upstream.running) == LIMIT)
+        await eventually(lambda: len(s.upstream.running) == LIMIT)
         assert s.upstream.most_running == LIMIT
 
 
@@ -94,7 +95,7 @@ async def test_responses_that_begin_while_we_stand_still_become_ghosts(tmp_path:
         begin = [s.upstream.hold_headers(name) for name in names]
         for name in names:
             s.call(name)
-        await until(lambda: len(s.upstream.running) == LIMIT)
+        await eventually(lambda: len(s.upstream.running) == LIMIT)
         s.call("waiting")
         await s.until_state(running=LIMIT, waiting=1)
         stopped = asyncio.ensure_future(s.stopped())
@@ -110,11 +111,11 @@ async def test_responses_that_begin_while_we_stand_still_become_ghosts(tmp_path:
 async def test_a_request_that_envoy_let_pass_unseen_is_counted(tmp_path: Path) -> None:
     async with stack(tmp_path) as s:
         s.call("first")
-        await until(lambda: "first" in s.begun)
+        await eventually(lambda: "first" in s.begun)
         stopped = asyncio.ensure_future(s.stopped())
         await asyncio.sleep(0.1)
         s.call("unseen")
-        await until(lambda: "unseen" in s.upstream.running)
+        await eventually(lambda: "unseen" in s.upstream.running)
         await stopped
         async with asyncio.timeout(3):
             while not (state := await s.wire.state())["events"]:

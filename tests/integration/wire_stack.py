@@ -12,13 +12,13 @@ from typing import Any
 import aiohttp
 
 from extproc.clock import LoopClock
-from extproc.config import EnvoyPolicy
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.server import WireServer
-from tests.support.envoy import EnvoyOptions, run_envoy
-from tests.support.observer import CountingObserver
+from tests.support.eventually import eventually
+from tests.support.minimal_envoy import EnvoyOptions, run_envoy
+from tests.support.named_upstream import Upstream, run_upstream
+from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
-from tests.support.upstream import Upstream, run_upstream, until
 
 
 class Relay:
@@ -65,7 +65,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 @dataclass(slots=True)
 class Stack:
     spine: Spine
-    observer: CountingObserver
+    observer: Remembering
     service: ExtProcService
     server: WireServer
     upstream: Upstream
@@ -91,7 +91,7 @@ class Stack:
     async def access_log(self, lines: int) -> list[str]:
         """The first so many lines, once Envoy has written them."""
         log = self.directory / "access.log"
-        await until(lambda: len(log.read_text().splitlines()) >= lines)
+        await eventually(lambda: len(log.read_text().splitlines()) >= lines)
         return log.read_text().splitlines()
 
 
@@ -106,9 +106,9 @@ async def wire_stack(
     **envoy: Any,
 ) -> AsyncIterator[Stack]:
     """Everything on free ports. `relayed`: Envoy reaches us through a `Relay`."""
-    clock, observer = LoopClock(asyncio.get_running_loop()), CountingObserver()
+    clock, observer = LoopClock(asyncio.get_running_loop()), Remembering()
     spine = Spine(limit=limit, clock=clock, observer=observer, policy=tail_queues(queue_size))
-    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=EnvoyPolicy)
+    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=lambda: spine.policy.envoy)
     server = WireServer(service, listen=listen, max_body_bytes=1 << 20)
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(run_upstream())

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from extproc.sim.engine import EngineModel
-from extproc.sim.engine_spec import EngineSpec, SimRequest
 
 from extproc.sim import sizing
+from extproc.sim.engine import EngineModel
+from extproc.sim.engine_spec import EngineSpec, SimRequest
 from extproc.sim.workload import WorkloadSpec, intended_requests
 
 SPEC = EngineSpec(kv_tokens=sizing.KV_TOKENS, speed=sizing.SPEED, chunk=sizing.CHUNK, max_num_seqs=sizing.MAX_NUM_SEQS)

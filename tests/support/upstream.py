@@ -1,88 +1,51 @@
-"""An engine's place behind Envoy: answers with event streams that last as long as the test says."""
+"""A small HTTP upstream that is not an engine: it tells the headers it got, or holds a request until told to finish."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 from aiohttp import web
 
-_CHUNK_S = 0.01
 
-
+@dataclass
 class Upstream:
-    """Requests are told apart by their `x-name` header."""
+    """`/hold` stays open until `finish`; every other path answers with the request's headers as JSON, names lowered."""
 
-    def __init__(self) -> None:
-        self.port = 0
-        self.running: set[str] = set()
-        self.most_running = 0
-        self.arrived: dict[str, web.Request] = {}
-        self.bodies: dict[str, bytes] = {}
-        self.reset: set[str] = set()
-        self._finish: dict[str, asyncio.Event] = {}
-        self._silent: dict[str, asyncio.Event] = {}
+    full_at: int = 1
+    """`opened` is set when this many requests are held at once."""
+    port: int = 0
+    seen: int = 0
+    open: int = 0
+    most_open: int = 0
+    finish: asyncio.Event = field(default_factory=asyncio.Event)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def finish(self, name: str) -> None:
-        """Lets the response end."""
-        self._event(self._finish, name).set()
-
-    def hold_headers(self, name: str) -> Callable[[], None]:
-        """No response headers before the returned function is called."""
-        event = self._event(self._silent, name)
-        return event.set
-
-    async def answer(self, request: web.Request) -> web.StreamResponse:
-        name = request.headers.get("x-name", "")
-        self.bodies[name] = await request.read()
-        self.arrived[name] = request
-        self.running.add(name)
-        self.most_running = max(self.most_running, len(self.running))
-        try:
-            return await self._stream(request, name)
-        except ConnectionError:
-            self.reset.add(name)
-            return web.Response()
-        finally:
-            self.running.discard(name)
-
-    async def _stream(self, request: web.Request, name: str) -> web.StreamResponse:
-        if name in self._silent:
-            await self._silent[name].wait()
-        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
-        await response.prepare(request)
-        finish = self._event(self._finish, name)
-        while not finish.is_set() and request.query.get("short") is None:
-            await response.write(b"data: x\n\n")
-            await asyncio.sleep(_CHUNK_S)
-        await response.write_eof()
-        return response
-
-    def _event(self, table: dict[str, asyncio.Event], name: str) -> asyncio.Event:
-        return table.setdefault(name, asyncio.Event())
+    async def answer(self, request: web.Request) -> web.Response:
+        self.seen += 1
+        if request.path != "/hold":
+            return web.json_response({name.lower(): value for name, value in request.headers.items()})
+        self.open += 1
+        self.most_open = max(self.most_open, self.open)
+        if self.open == self.full_at:
+            self.opened.set()
+        await self.finish.wait()
+        self.open -= 1
+        return web.Response(text="done")
 
 
-@asynccontextmanager
-async def run_upstream() -> AsyncIterator[Upstream]:
-    upstream = Upstream()
-    app = web.Application(client_max_size=1 << 30)
-    app.router.add_route("*", "/{path:.*}", upstream.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+@contextlib.asynccontextmanager
+async def running_upstream(*, full_at: int = 1) -> AsyncIterator[Upstream]:
+    upstream = Upstream(full_at)
+    app = web.Application(client_max_size=8 << 20)
+    app.router.add_route("*", "/{rest:.*}", upstream.answer)
+    runner = web.AppRunner(app, access_log=None)
     await runner.setup()
-    site = web.TCPSite(runner, "127.0.0.1", 0)
-    await site.start()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
     upstream.port = runner.addresses[0][1]
     try:
         yield upstream
     finally:
         await runner.cleanup()
-
-
-async def until(condition: Callable[[], object], *, within_s: float = 3.0) -> None:
-    """Awaits a condition that no event tells of; fails with what it last was."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + within_s
-    while not condition():
-        assert loop.time() < deadline, "the condition did not come true in time"
-        await asyncio.sleep(0.002)

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from extproc.clock import LoopClock
-from extproc.config import EnvoyPolicy
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.server import WireServer
-from tests.support.observer import CountingObserver
+from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
 
 
@@ -57,9 +56,9 @@ async def run_wire_process(*, limit: int) -> AsyncIterator[WireProcess]:
 
 async def main(limit: int) -> None:
     loop = asyncio.get_running_loop()
-    clock, observer = LoopClock(loop), CountingObserver()
+    clock, observer = LoopClock(loop), Remembering()
     spine = Spine(limit=limit, clock=clock, observer=observer, policy=tail_queues(100, timeout="60s"))
-    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=EnvoyPolicy)
+    service = ExtProcService(lambda: spine.admission, observer=observer, clock=clock, envoy=lambda: spine.policy.envoy)
     server = WireServer(service, listen="127.0.0.1:0", max_body_bytes=1 << 20)
     await server.start()
     print(server.address, flush=True)  # noqa: T201

