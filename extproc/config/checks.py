@@ -20,13 +20,16 @@ from extproc.config.schema import (
     EnvoyPolicy,
     FailurePolicy,
     FixedPolicy,
+    LatencySignal,
     LimitPolicy,
     OverridePolicy,
+    PidPolicy,
     PoolPolicy,
     QueuePolicy,
     RetryAfterPolicy,
     TargetPolicy,
     TrustPolicy,
+    VegasPolicy,
     WatermarkPolicy,
     When,
 )
@@ -56,6 +59,8 @@ _SHARE_ABOVE_0 = Range("a number above 0, to 1", above=0, most=1)
 _COUNT = Range("a whole number, at least 0", least=0)
 _COUNT_FROM_1 = Range("a whole number, at least 1", least=1)
 _LONGER_THAN_0 = Range("a duration longer than 0", above=0)
+_GAIN = Range("a number from 0 to 100", least=0, most=100)
+_SHARE_OF_CAPACITY = Range("a number above 0, to 10", above=0, most=10)
 _RETRY_AFTER = Range("a duration from 1s to 60s", least=1, most=60)
 
 RANGES: dict[tuple[type[Struct], str], Range] = {
@@ -72,6 +77,18 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (WatermarkPolicy, "high"): _SHARE_ABOVE_0,
     (WatermarkPolicy, "panic"): _SHARE_ABOVE_0,
     (WatermarkPolicy, "max_waiting_per_engine"): _COUNT,
+    (VegasPolicy, "min_limit"): _COUNT_FROM_1,
+    (VegasPolicy, "max_limit"): _COUNT_FROM_1,
+    (VegasPolicy, "alpha"): Range("a number above 0, to 100", above=0, most=100),
+    (VegasPolicy, "beta"): _GAIN,
+    (VegasPolicy, "smoothing"): Range("a number from 0 to 0.99", least=0, most=0.99),
+    (VegasPolicy, "decrease"): Range("a number from 0.1 to 0.99", least=0.1, most=0.99),
+    (PidPolicy, "setpoint"): _SHARE_ABOVE_0,
+    (PidPolicy, "kp"): _GAIN,
+    (PidPolicy, "ki"): _GAIN,
+    (PidPolicy, "kd"): _GAIN,
+    (PidPolicy, "min_share"): _SHARE_OF_CAPACITY,
+    (PidPolicy, "max_share"): _SHARE_OF_CAPACITY,
     (OverridePolicy, "rejection"): _SHARE,
     (RetryAfterPolicy, "base_s"): _RETRY_AFTER,
     (RetryAfterPolicy, "jitter"): _SHARE,
@@ -102,6 +119,10 @@ def relations(struct: Struct) -> Found:
             yield "", "expected at least one of requests, tokens"
         case WatermarkPolicy() if struct.high >= struct.panic:
             yield "panic", f"expected a number above high ({struct.high:g}); got {struct.panic:g}"
+        case VegasPolicy():
+            yield from _vegas(struct)
+        case PidPolicy() if struct.min_share > struct.max_share:
+            yield "minShare", f"expected no more than maxShare ({struct.max_share:g}); got {struct.min_share:g}"
         case PoolPolicy():
             yield from _pool(struct)
         case When():
@@ -136,6 +157,16 @@ def _engines(engines: EnginesPolicy) -> Found:
         yield "metricsPath", f"expected a path that starts with /; got '{engines.metrics_path}'"
 
 
+def _vegas(vegas: VegasPolicy) -> Found:
+    if vegas.min_limit > vegas.max_limit:
+        yield "minLimit", f"expected no more than maxLimit ({vegas.max_limit}); got {vegas.min_limit}"
+    if not vegas.signals:
+        yield "signals", f"expected at least one of {', '.join(LatencySignal)}"
+    for signal in LatencySignal:
+        if vegas.signals.count(signal) > 1:
+            yield "signals", f"{signal} is named more than once"
+
+
 def _pool(pool: PoolPolicy) -> Found:
     if not NAME.fullmatch(pool.name):
         yield "name", f"expected letters, digits, '.', '_', '-', at most 63; got '{pool.name}'"
@@ -144,6 +175,10 @@ def _pool(pool: PoolPolicy) -> Found:
     for name in ControllerName:
         if pool.controllers.count(name) > 1:
             yield "controllers", f"{name} is named more than once"
+    high, panic, setpoint = pool.watermark.high, pool.watermark.panic, pool.pid.setpoint
+    if ControllerName.PID in pool.controllers and not high < setpoint < panic:
+        between = f"between watermark.high ({high:g}) and watermark.panic ({panic:g})"
+        yield "pid.setpoint", f"expected a number {between}; got {setpoint:g}"
 
 
 def _when(when: When) -> Found:

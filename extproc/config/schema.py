@@ -35,6 +35,13 @@ class EngineKind(StrEnum):
 class ControllerName(StrEnum):
     FIXED = "fixed"
     WATERMARK = "watermark"
+    VEGAS = "vegas"
+    PID = "pid"
+
+
+class LatencySignal(StrEnum):
+    TTFT = "ttft"
+    TPOT = "tpot"
 
 
 class ShedOrder(StrEnum):
@@ -122,6 +129,46 @@ class WatermarkPolicy(_Section, frozen=True):
     Default lowest-first."""
 
 
+class VegasPolicy(_Section, frozen=True):
+    """Controller `vegas`: requests at once, from latency (CONTROLLER section 1)."""
+
+    min_limit: int = 10
+    """Requests at once where it starts, and below which it never goes. At least 1, default 10."""
+    max_limit: int = 1000
+    """Requests at once above which it never goes. At least minLimit, default 1000."""
+    alpha: float = 0.1
+    """Delay over the least latency seen, as a share of that, up to which the limit grows by 1. Above 0, default 0.1."""
+    beta: float = 0.2
+    """Above alpha x (1 + beta) the limit shrinks; between the two it stays. At least 0, default 0.2."""
+    smoothing: float = 0.8
+    """Weight of the past in the moving mean of latencies; the newest has the rest. 0 to 0.99, default 0.8."""
+    decrease: float = 0.8
+    """What the limit is multiplied by when it shrinks. 0.1 to 0.99, default 0.8."""
+    signals: tuple[LatencySignal, ...] = (LatencySignal.TTFT, LatencySignal.TPOT)
+    """Latencies to go by, each with a limit of its own, of which the tighter holds: `ttft` (to the first token, which
+    grows with the prompt's length too), `tpot` (per token after it). Default [ttft, tpot]."""
+
+
+class PidPolicy(_Section, frozen=True):
+    """Controller `pid`: tokens in flight and admission probability, steered to a KV usage (CONTROLLER section 1)."""
+
+    setpoint: float = 0.86
+    """Mean KV usage to hold. Between watermark.high and watermark.panic, default 0.86."""
+    kp: float = 2.0
+    """Change of usage per second wanted for each unit of distance from the setpoint, 1/s. 0 to 100, default 2."""
+    ki: float = 0.5
+    """By how much that grows for each second at such a distance, 1/s^2. 0 to 100, default 0.5. 0: offsets stay."""
+    kd: float = 0.0
+    """Weight of the speed of the distance's change, without unit. 0 to 100, default 0: usage is too noisy for it."""
+    min_share: float = 0.1
+    """Least tokens in flight, as a share of the KV tokens that the engines hold. Above 0, to 10, default 0.1."""
+    max_share: float = 2.0
+    """Most tokens in flight, as such a share; a request is counted at its full length from the start, so 1 is less than
+    it seems. At least minShare, to 10, default 2."""
+    shed: ShedOrder = ShedOrder.LOWEST_FIRST
+    """Who bears the rejection rate: `lowest-first` or `uniform`. Default lowest-first."""
+
+
 class OverridePolicy(_Section, frozen=True):
     """For the night shift: replaces what the controllers say."""
 
@@ -146,6 +193,10 @@ class PoolPolicy(_Section, frozen=True):
     """Settings of the controller `fixed`."""
     watermark: WatermarkPolicy = WatermarkPolicy()
     """Settings of the controller `watermark`."""
+    vegas: VegasPolicy = VegasPolicy()
+    """Settings of the controller `vegas`."""
+    pid: PidPolicy = PidPolicy()
+    """Settings of the controller `pid`."""
     targets: dict[Priority, TargetPolicy] = {}
     """Per priority, what its users were promised. Default none."""
     override: OverridePolicy = OverridePolicy()
