@@ -13,9 +13,9 @@ from collections.abc import Callable
 from random import Random
 
 from extproc.clock import Clock, Timer
-from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
+from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import NOTHING, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Arrival, Bands, Waiter
 from extproc.tickets import Place, Submission, Ticket, Waiting, rejection
@@ -40,6 +40,7 @@ class Dispatcher:
         new_future: Callable[[], asyncio.Future[Ticket | Rejection]],
     ) -> None:
         self.pool = pool.name
+        self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._retry = retry
         self._longest_wait_s = longest_wait_s
         self._ledger = ledger
@@ -119,6 +120,9 @@ class Dispatcher:
 
     def demand(self, now: float) -> Demand:
         return self._traffic.demand(now, self.in_use, self._bands.waiting())
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        return self._traffic.take_latencies()
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:
@@ -229,6 +233,7 @@ class Dispatcher:
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
+            worth_timing=self._goes_by_latency and submission.cost.sequences == 1,
         )
         self._observer.decided(Outcome.ADMITTED, submission.priority, self.pool, waited_s=waited_s)
         waiter.item.deliver(ticket)
@@ -274,6 +279,8 @@ class Dispatcher:
             self._new_ghosts += load
         else:
             self._traffic.ended(load, held_s)
+        if how is End.COMPLETED:
+            self._traffic.finished(Latency(held_s, ticket.ttft_s, ticket.tpot_s))
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
         self._dirty = True
         self._settle()

@@ -202,12 +202,26 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """How long one finished request took, or the means of what a replica reports of several. None: not measured.
+
+    `duration_s`: from admission to the end of the response. An answer that its client left looks like a short one, so
+    no law takes it for a signal. `ttft_s`: from admission to the first token. `tpot_s`: per token after the first.
+    """
+
+    duration_s: float
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """A pool's traffic over the last seconds as its dispatcher saw it.
 
     `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
     `drain_per_s`: load ended per second (None while too little has ended to say);
-    `mean_cost`: of requests offered lately (`NOTHING` while there were none).
+    `mean_cost`: of requests offered lately (`NOTHING` while there were none);
+    `latencies`: of what has finished since the step before this one, in order: each is told to one step only.
     """
 
     offered_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -215,6 +229,7 @@ class Demand:
     waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
     drain_per_s: Load | None = None
     mean_cost: Load = NOTHING
+    latencies: tuple[Latency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

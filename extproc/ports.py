@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from extproc.model import NOTHING, Demand, End, Fleet, Load, Outcome, PoolState, Priority
+from extproc.model import NOTHING, Demand, End, Fleet, Latency, Load, Outcome, PoolState, Priority
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,11 @@ class FleetSource(Protocol):
 class DemandSource(Protocol):
     """Where a control loop sees a pool's traffic."""
 
-    def demand(self, now: float) -> Demand: ...
+    def demand(self, now: float) -> Demand:
+        """May be asked at any rate and by anybody: it changes nothing, and leaves `latencies` empty."""
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        """Of what has finished since this was last called, in order. For the control loop alone."""
 
 
 class WireEvent(StrEnum):
