@@ -20,7 +20,7 @@ METADATA_NAMESPACE = "extproc"
 """Where access logs find us: `%DYNAMIC_METADATA(extproc:outcome)%`, `priority`, `pool`, `waited_ms`."""
 
 _SEND, _SKIP = 1, 2  # ProcessingMode.HeaderSendMode
-_NONE, _BUFFERED, _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = 0, 2, 3, 4, 5  # ProcessingMode.BodySendMode
+_NONE, _STREAMED, _BUFFERED, _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = 0, 1, 2, 3, 4, 5  # ProcessingMode.BodySendMode
 _OVERWRITE = 2  # HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
 _PSEUDO = (":method", ":path", ":authority", ":scheme", ":protocol")
 _UNKNOWN = Received(events.Unknown())
@@ -131,7 +131,7 @@ CONTINUE: dict[Kind, bytes] = {kind: _plain_continue(kind) for kind in Kind}
 """The reply that changes nothing, for each kind of message."""
 
 
-def _mode(*, response: int, request_body: int = _NONE) -> Any:
+def _mode(*, response: int, request_body: int = _NONE, response_body: int = _NONE) -> Any:
     """A whole `mode_override`: it replaces the filter's mode, so every field is said, the zeros by being absent.
 
     Response trailers SEND keep the stream open until the response has ended, at no cost per chunk: the stream is the hold.
@@ -141,7 +141,7 @@ def _mode(*, response: int, request_body: int = _NONE) -> Any:
     mode.request_header_mode = _SEND
     mode.response_header_mode = response
     mode.request_body_mode = request_body
-    mode.response_body_mode = _NONE
+    mode.response_body_mode = response_body
     mode.request_trailer_mode = _SKIP
     mode.response_trailer_mode = response
     return message
@@ -161,6 +161,16 @@ longer one Envoy may neither send it nor refuse the request, and nothing moves a
 ASK_BODY_SO_FAR: bytes = _with_mode(response=_SEND, request_body=_BUFFERED_PARTIAL)
 """To request headers: send the body, or as much of it as fits Envoy's buffer. Costs the request its `content-length`, so
 it is for bodies that have none."""
+
+
+def _sample() -> bytes:
+    message = _mode(response=_SEND, response_body=_STREAMED)
+    message.response_headers.SetInParent()
+    return bytes(message.SerializeToString())
+
+
+SAMPLE: bytes = _sample()
+"""To response headers: go on, and send us each chunk of the body before it goes on to the client."""
 
 
 @lru_cache(maxsize=1024)

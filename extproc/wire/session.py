@@ -70,12 +70,13 @@ Command = Arrive | Decide | Continue | RunsUndecided | Close
 class Session:
     """The state of one stream. `owed` is the kind of message that the verdict will answer."""
 
-    __slots__ = ("_status", "owed", "phase")
+    __slots__ = ("_chunks_asked", "_status", "owed", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.NEW
         self.owed = Kind.REQUEST_HEADERS
         self._status: int | None = None
+        self._chunks_asked = False
 
     def receive(self, event: Event) -> Command:
         """The next message. Not to be called while the verdict is owed, except to have the message continued."""
@@ -107,6 +108,10 @@ class Session:
 
     def refused(self) -> None:
         self._leave_deciding(Phase.OVER)
+
+    def ask_chunks(self) -> None:
+        """The reply to the response headers asks for the body, chunk by chunk."""
+        self._chunks_asked = True
 
     def end(self) -> End:
         """How a ticket ends with this stream, as far as the messages tell.
@@ -163,5 +168,6 @@ class Session:
         if isinstance(event, events.ResponseBody | events.ResponseTrailers):
             headers_seen = self.phase is Phase.RESPONDING
             self.phase = Phase.RESPONDING
-            return Continue(kind, unexpected=not headers_seen or kind is Kind.RESPONSE_BODY)
+            unasked = kind is Kind.RESPONSE_BODY and not self._chunks_asked
+            return Continue(kind, unexpected=not headers_seen or unasked)
         return Continue(kind, unexpected=True)
