@@ -165,6 +165,12 @@ class TestReplies:
     def test_asking_for_what_fits_of_the_body(self) -> None:
         assert _read(codec.ASK_BODY_SO_FAR)["modeOverride"] == {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED_PARTIAL"}
 
+    def test_sampling_asks_for_the_chunks_of_the_response_and_restates_the_rest(self) -> None:
+        assert _read(codec.SAMPLE) == {
+            "responseHeaders": {},
+            "modeOverride": {**_ADMITTED_MODE, "responseBodyMode": "STREAMED"},
+        }
+
     def test_admitted_from_headers_restates_the_mode(self) -> None:
         changes = HeaderChanges(set=(("x-vllm-priority", "1"),), remove=("x-priority",))
         assert _read(codec.admitted(Kind.REQUEST_HEADERS, changes)) == {
