@@ -27,6 +27,7 @@ class EnvoyOptions:
     graceful: bool = False
     allow_override: bool = True
     response_trailers: str = "SEND"
+    message_timeout: str = "0.25s"
     max_message_timeout: str = "300s"
     connection_buffer_bytes: int = 1 << 20
 
@@ -128,7 +129,7 @@ def _ext_proc(options: EnvoyOptions) -> dict[str, Any]:
         "grpc_service": {"envoy_grpc": {"cluster_name": "extproc"}, "timeout": "0s"},
         "failure_mode_allow": True,
         "allow_mode_override": options.allow_override,
-        "message_timeout": "0.25s",
+        "message_timeout": options.message_timeout,
         "max_message_timeout": options.max_message_timeout,
         "processing_mode": {
             "request_header_mode": "SEND",
