@@ -154,10 +154,10 @@ class PidPolicy(_Section, frozen=True):
 
     setpoint: float = 0.86
     """Mean KV usage to hold. Between watermark.high and watermark.panic, default 0.86."""
-    kp: float = 2.0
-    """Change of usage per second wanted for each unit of distance from the setpoint, 1/s. 0 to 100, default 2."""
-    ki: float = 0.5
-    """By how much that grows for each second at such a distance, 1/s^2. 0 to 100, default 0.5. 0: offsets stay."""
+    kp: float = 1.0
+    """Change of usage per second wanted for each unit of distance from the setpoint, 1/s. 0 to 100, default 1."""
+    ki: float = 0.3
+    """By how much that grows for each second at such a distance, 1/s^2. 0 to 100, default 0.3. 0: offsets stay."""
     kd: float = 0.0
     """Weight of the speed of the distance's change, without unit. 0 to 100, default 0: usage is too noisy for it."""
     min_share: float = 0.1

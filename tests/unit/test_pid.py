@@ -13,7 +13,7 @@ from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load,
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 CAPACITY_TOKENS = 1000
-SETPOINT, KP, KI = 0.86, 2.0, 0.5
+SETPOINT, KP, KI = 0.86, 1.0, 0.3
 
 
 class _Bench:
