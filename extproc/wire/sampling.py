@@ -47,7 +47,7 @@ class Places:
 
 
 class TokenTimes:
-    """Counts the events that carry text and notes when they came. Never decodes JSON: 2 us per token."""
+    """Counts the events that carry text and notes when they came. Never decodes JSON: 5 us per token."""
 
     __slots__ = ("_rest", "first_at", "last_at", "readable", "tokens")
 
