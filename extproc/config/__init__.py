@@ -3,6 +3,7 @@
 from extproc.config.parse import load_policy, parse_policy
 from extproc.config.plain import to_plain
 from extproc.config.schema import (
+    Auth,
     BodyPolicy,
     ClassificationRule,
     ControllerName,
@@ -15,6 +16,7 @@ from extproc.config.schema import (
     FixedPolicy,
     LatencySignal,
     LimitPolicy,
+    MetadataPolicy,
     OverridePolicy,
     PidPolicy,
     Policy,
@@ -23,6 +25,7 @@ from extproc.config.schema import (
     RetryAfterPolicy,
     ShedOrder,
     TargetPolicy,
+    TenantPolicy,
     TrustPolicy,
     VegasPolicy,
     WatermarkPolicy,
@@ -30,6 +33,7 @@ from extproc.config.schema import (
 )
 
 __all__ = [
+    "Auth",
     "BodyPolicy",
     "ClassificationRule",
     "ControllerName",
@@ -42,6 +46,7 @@ __all__ = [
     "FixedPolicy",
     "LatencySignal",
     "LimitPolicy",
+    "MetadataPolicy",
     "OverridePolicy",
     "PidPolicy",
     "Policy",
@@ -50,6 +55,7 @@ __all__ = [
     "RetryAfterPolicy",
     "ShedOrder",
     "TargetPolicy",
+    "TenantPolicy",
     "TrustPolicy",
     "VegasPolicy",
     "WatermarkPolicy",

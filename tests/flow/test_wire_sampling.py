@@ -10,7 +10,8 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 from extproc.config import parse_policy
 from extproc.model import Cost, End, Latency, Priority
 from extproc.ports import WireEvent
-from extproc.tickets import Submission, Ticket
+from extproc.submission import Submission
+from extproc.tickets import Ticket
 from extproc.wire.codec import CONTINUE
 from extproc.wire.events import Kind
 from tests.flow.test_dispatcher import ALL_TAIL

@@ -22,7 +22,8 @@ from extproc.sim.engine import EngineModel, EngineSpec, Refusal, SimRequest
 from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.virtual_time import run_virtual
 from extproc.state.local import LocalLedger
-from extproc.tickets import Submission, Ticket, Waiting
+from extproc.submission import Submission
+from extproc.tickets import Ticket, Waiting
 from extproc.wire.sampling import Places
 from tests.support.observing import Remembering
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.model import Cost, End, Priority
+from extproc.model import DEFAULT_TENANT, Cost, End, Priority
 from extproc.sim.openai_reply import DONE, Reply
 from extproc.sim.openai_request import Endpoint
 from extproc.tickets import Ticket
@@ -129,7 +129,13 @@ def test_where_the_body_is_cut_does_not_matter_to_the_count(lengths: list[int]) 
 
 def _ticket() -> Ticket:
     return Ticket(
-        pool="p", priority=Priority.P1, cost=Cost(1, 1), admitted_at=0.5, waited_s=0, on_end=lambda _ticket, _how: None
+        pool="p",
+        priority=Priority.P1,
+        cost=Cost(1, 1),
+        tenant=DEFAULT_TENANT,
+        admitted_at=0.5,
+        waited_s=0,
+        on_end=lambda _ticket, _how: None,
     )
 
 
