@@ -19,10 +19,13 @@ from extproc.model import Latency, Outcome, Priority
 from extproc.ports import WireEvent
 from extproc.sim.http_engine import EngineOptions, FakeEngine
 from extproc.sim.sse_events import EventCounter
+from extproc.sim.stack import Stack as StackProcesses
+from extproc.sim.stack import StackOptions
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.server import WireServer
 from tests.integration.wire_stack import Relay
 from tests.support.eventually import eventually
+from tests.support.gateway import CHAT, gateway_of
 from tests.support.minimal_envoy import EnvoyOptions, run_envoy
 from tests.support.observing import Remembering
 from tests.support.spine import Spine
@@ -179,3 +182,14 @@ async def test_where_envoy_allows_no_override_answers_pass_as_ever(tmp_path: Pat
         assert (await stack.chat(50, 10)).trouble == ""
         assert [latency.ttft_s for latency in await stack.latencies(1)] == [None]
         assert stack.spine.running == 0
+
+
+async def test_served_as_shipped_the_limit_of_vegas_moves_with_the_samples() -> None:
+    """The engine's metrics are not read, so only what the gateway sampled can have moved it."""
+    policy = "pools: [{name: main, controllers: [vegas], vegas: {signals: [tpot]}}]"
+    options = StackOptions(policy=policy, engines=1, engine_args=("--speed", "4"), serve_args=("--no-scrape",))
+    async with StackProcesses(options) as stack, gateway_of(stack) as gateway:
+        pool = await gateway.pool()
+        assert (pool["priorities"]["P0"]["limit"]["slots"], pool["reason"]) == (10, "no-engines")
+        assert (await gateway.post({**CHAT, "max_tokens": 40, "ignore_eos": True})).status == 200
+        await gateway.until(lambda pool: pool["priorities"]["P0"]["limit"]["slots"] == 11)
