@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from extproc.clock import Clock, Timer
@@ -18,6 +18,7 @@ from extproc.meters import Traffic
 from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Arrival, Bands, Waiter
+from extproc.retry_after import retry_after_s
 from extproc.tickets import Place, Submission, Ticket, Waiting, rejection
 
 _WANTS_PER_ASK = 16
@@ -109,6 +110,14 @@ class Dispatcher:
             chance=self._random.random(),
         )
 
+    def use(self, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float) -> None:
+        """A new policy under whoever waits and whatever is held: see `Band.use`. Envoy was told each waiter's longest wait."""
+        self._retry = retry
+        self._longest_wait_s = longest_wait_s
+        self._bands.use(queues)
+        self._dirty = self._bands.count > 0
+        self._settle()
+
     def drain(self) -> None:
         """From now on nobody is let in; who waits is answered."""
         self._draining = True
@@ -119,6 +128,15 @@ class Dispatcher:
 
     def demand(self, now: float) -> Demand:
         return self._traffic.demand(now, self.in_use, self._bands.waiting())
+
+    def retry_after_s(self, priority: Priority) -> float:
+        """What a client refused now is told, before the spread."""
+        return retry_after_s(self._expected_wait_s(priority), self._retry, chance=0.5)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is held and nobody waits."""
+        return not self._bands.count and all(load.slots <= 0 for load in self._in_use)
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:
