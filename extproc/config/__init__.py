@@ -1,7 +1,7 @@
 """The policy file: its schema, its defaults and its errors."""
 
 from extproc.config.parse import load_policy, parse_policy
-from extproc.config.plain import to_plain
+from extproc.config.plain import fingerprint, to_plain
 from extproc.config.schema import (
     BodyPolicy,
     ClassificationRule,
@@ -48,6 +48,7 @@ __all__ = [
     "TrustPolicy",
     "WatermarkPolicy",
     "When",
+    "fingerprint",
     "load_policy",
     "parse_policy",
     "to_plain",
