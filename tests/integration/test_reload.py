@@ -16,6 +16,7 @@ import yaml
 from extproc.sim.stack import Stack, StackOptions, render_policy
 from tests.support.eventually import eventually
 from tests.support.gateway import CHAT, Gateway, gateway_of
+from tests.support.mounted import Mounted
 
 LONG = {**CHAT, "max_tokens": 45}
 """About 1.5 s on an engine of half the speed; ends by itself where a test wants it to."""
@@ -26,9 +27,13 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 class Service(Gateway):
     """A stack whose policy can be changed."""
 
+    def rendered(self, text: str) -> str:
+        """With the stack's engines in it."""
+        return render_policy(text, self.stack.engine_addresses)
+
     def swap(self, text: str) -> None:
         """Another file in the old one's place."""
-        self.write(render_policy(text, self.stack.engine_addresses))
+        self.write(self.rendered(text))
 
     def write(self, raw: str) -> None:
         new = self.stack.policy_file.with_suffix(".new")
@@ -73,6 +78,11 @@ def names(state: Any) -> list[str]:
     return [f"({pool['name']})" if pool["leaving"] else pool["name"] for pool in state["pools"]]
 
 
+def admitted(state: Any) -> dict[str, int]:
+    """Requests admitted so far, by priority."""
+    return {name: one["requests"].get("admitted", 0) for name, one in state["pools"][0]["priorities"].items()}
+
+
 def policy(requests: int, *, name: str = "one", size: int = 10) -> str:
     queue = f"{{priority: P0, name: first, maxQueueSize: {size}, timeout: 8s}}"
     return f"queues: [{queue}]\npools: [{{name: {name}, fixed: {{limit: {{requests: {requests}}}}}}}]\n"
@@ -108,12 +118,18 @@ async def test_a_bad_file_is_told_everywhere_and_the_last_good_policy_stays(serv
 
 
 async def test_the_last_of_a_hundred_swaps_in_a_row_is_in_force(service: Service) -> None:
+    """Of a ConfigMap, as the kubelet does it; the flag's own path is one more link above."""
     reloads = service.log().count("policy in force")
+    mounted = Mounted(service.stack.folder / "mount", service.rendered(policy(1)))
+    service.stack.policy_file.unlink()
+    service.stack.policy_file.symlink_to(mounted.file)
     for version in range(100, 200):
-        service.swap(policy(1, size=version))
-        await asyncio.sleep(0)
+        mounted.swap(service.rendered(policy(1, size=version)))
     await service.until_size("one", 199)
+    mounted.swap(service.rendered(policy(1, size=200)))
+    await service.until_size("one", 200)
     assert service.log().count("policy in force") <= reloads + 3
+    assert (await service.state())["policy"]["last_error"] is None
 
 
 async def test_sighup_reads_the_file_at_once(service: Service) -> None:
@@ -132,6 +148,29 @@ async def test_who_waits_goes_when_the_limit_rises_and_who_runs_is_not_touched(s
     for reply in await asyncio.gather(first, second):
         assert reply.status == 200
         assert reply.body.endswith(b"data: [DONE]\n\n")
+
+
+async def test_a_request_keeps_the_policy_it_arrived_under(service: Service) -> None:
+    """Its headers came under the old policy, its body under the new one."""
+    service.swap(policy(1, size=20) + "trust: {headers: [x-priority]}\n")
+    await service.until_size("one", 20)
+    host, _, port = service.stack.gateway_address.partition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    body = json.dumps(CHAT).encode()
+    writer.write(
+        b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-priority: P0\r\nconnection: close\r\n"
+        b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body)
+    )
+    await service.until_state(lambda state: state["wire"]["streams"] == 1)
+    before = admitted(await service.state())
+    service.swap(policy(1, size=21))
+    await service.until_size("one", 21)
+    writer.write(body)
+    assert (await reader.read()).startswith(b"HTTP/1.1 200")
+    writer.close()
+    assert admitted(await service.state()) == {**before, "P0": before["P0"] + 1}
+    assert (await service.post(headers={"x-priority": "P0"})).status == 200
+    assert admitted(await service.state()) == {**before, "P0": before["P0"] + 1, "P1": before["P1"] + 1}
 
 
 async def test_a_removed_pool_ends_with_its_last_request(service: Service) -> None:

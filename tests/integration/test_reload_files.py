@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from structlog.testing import capture_logs
 from extproc.config import Policy, load_policy, parse_policy
 from extproc.reload import Reloader
 from tests.support.eventually import eventually
+from tests.support.mounted import Mounted
 
 LOOK_EVERY_S = 0.005
 
@@ -22,27 +22,6 @@ LOOK_EVERY_S = 0.005
 def text(size: int) -> str:
     """A policy that can be told by its number; not its shortest form, so that half of it is no policy."""
     return f"queues:\n  - {{priority: P0, name: first,\n     maxQueueSize: {size}, timeout: 8s}}\n"
-
-
-class Mounted:
-    """A policy as Kubernetes mounts a ConfigMap: `policy.yaml` -> `..data/policy.yaml`, `..data` -> a dated folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / "policy.yaml"
-        self._versions = 0
-        self.swap(text(0))
-        self.file.symlink_to("..data/policy.yaml")
-
-    def swap(self, content: str) -> None:
-        """As the kubelet does it: a new folder, a new link, renamed over the old one, and the old folder removed."""
-        self._versions += 1
-        new, link, data = self.folder / f"..v{self._versions}", self.folder / "..data_tmp", self.folder / "..data"
-        new.mkdir()
-        (new / "policy.yaml").write_text(content)
-        link.symlink_to(new.name)
-        os.rename(link, data)
-        shutil.rmtree(self.folder / f"..v{self._versions - 1}", ignore_errors=True)
 
 
 class Reloading:
@@ -85,7 +64,7 @@ async def reloading(tmp_path: Path) -> AsyncIterator[Reloading]:
 
 
 async def test_each_of_a_hundred_configmap_swaps_is_seen(tmp_path: Path) -> None:
-    mounted = Mounted(tmp_path)
+    mounted = Mounted(tmp_path, text(0))
     reloading = Reloading(mounted.file)
     task = asyncio.create_task(reloading.reloader.run())
     for version in range(1, 101):
