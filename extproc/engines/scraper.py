@@ -163,11 +163,15 @@ class Scraper:
                 self._changed.clear()
                 self._reconcile(session, tasks)
                 if self._discovery.moves:
-                    await self._discovery.refresh()
-                    self._reconcile(session, tasks)
+                    tasks.create_task(self._refresh(session, tasks), name="resolve")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(REFRESH_S if self._discovery.moves else None):
                         await self._changed.wait()
+
+    async def _refresh(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """Beside the rest: a name that takes its time holds nobody up."""
+        await self._discovery.refresh()
+        self._reconcile(session, tasks)
 
     def _reconcile(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
         """Starts what is new, has moved or is read otherwise; stops what is gone."""
