@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from extproc.admin.http import AdminServer
 from extproc.admin.lag import LoopLag
 from extproc.admin.metrics import Metrics
 from extproc.clock import Clock, LoopClock
-from extproc.config import Policy, load_policy, to_plain
+from extproc.config import Policy, load_policy, masked, to_plain
 from extproc.pools import Pools
 from extproc.reload import Reloader
 from extproc.snapshots import ServiceSnapshot, WireSnapshot
@@ -47,7 +48,14 @@ class Service:
         self._started_at = clock.now()
         self._draining = False
         self._metrics = Metrics(pool.name for pool in policy.pools)
-        self._pools = Pools(policy, scrape=options.scrape, clock=clock, observer=self._metrics, random=Random())
+        self._pools = Pools(
+            policy,
+            scrape=options.scrape,
+            clock=clock,
+            observer=self._metrics,
+            random=Random(),
+            environment=os.environ,
+        )
         self._reloader = Reloader(options.policy_file, policy, publish=self._use)
         self._lag = LoopLag(clock)
         service = ExtProcService(
@@ -61,7 +69,7 @@ class Service:
             listen=options.admin_listen,
             source=self,
             metrics=self._metrics,
-            policy_view=lambda: to_plain(self._pools.policy),
+            policy_view=lambda: masked(to_plain(self._pools.policy)),
         )
 
     def reload(self) -> None:
@@ -69,8 +77,8 @@ class Service:
         self._reloader.read_now()
 
     def _use(self, policy: Policy) -> None:
-        self._metrics.declare_pools(pool.name for pool in policy.pools)
         self._pools.use(policy)
+        self._metrics.declare_pools(pool.name for pool in policy.pools)
 
     async def run(self, stop: asyncio.Event) -> None:
         """Raises `ExtprocError` when an address cannot be listened on; a bug in any loop ends it all, loudly."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
+from types import MappingProxyType
 
 from extproc.admission import Admission
 from extproc.clock import Clock
@@ -75,8 +77,9 @@ class Pool:
 
     @property
     def gone(self) -> bool:
-        """Nothing is left of a pool that was leaving."""
-        return self.leaving and self.dispatcher.idle
+        """Nothing is left of a pool that was leaving: nothing is held and nobody waits."""
+        held = any(load.slots > 0 for load in self.dispatcher.in_use)
+        return self.leaving and not held and not self.dispatcher.bands.count
 
     def snapshot(self) -> PoolSnapshot:
         now = self._clock.now()
@@ -101,13 +104,13 @@ class Pool:
 
     def _queue(self, priority: Priority, now: float) -> QueueSnapshot:
         band = self.dispatcher.bands[priority]
-        head = band.head()
+        oldest = band.oldest()
         return QueueSnapshot(
             name=band.policy.name,
             max_size=band.policy.max_queue_size,
             waiting=band.count,
             waiting_load=band.load,
-            oldest_wait_s=now - head.arrived if head else None,
+            oldest_wait_s=now - oldest.arrived if oldest else None,
             retry_after_s=self.dispatcher.retry_after_s(priority),
         )
 
@@ -138,7 +141,18 @@ class Pools:
     policy: Policy
     admission: Admission
 
-    def __init__(self, policy: Policy, *, scrape: bool, clock: Clock, observer: Observer, random: Random) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        scrape: bool,
+        clock: Clock,
+        observer: Observer,
+        random: Random,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`environment`: where a policy's `env:NAME` looks. Raises as `use` does."""
+        self._environment = environment
         self._scrape = scrape
         self._clock = clock
         self._observer = observer
@@ -151,21 +165,23 @@ class Pools:
     def use(self, policy: Policy) -> None:
         """Puts a policy in force, in one step: no request sees half of it.
 
-        A pool is known by its name: one that is renamed leaves, and another comes.
+        A pool is known by its name: one that is renamed leaves, and another comes. Raises ConfigError for what a file
+        alone does not show, such as a variable that is not set; then nothing has changed.
         """
-        named = {pool.name: self._use(pool, policy) for pool in policy.pools}
+        named = {pool.name: self._pools.get(pool.name) or self._new(pool, policy) for pool in policy.pools}
+        dispatchers = {name: pool.dispatcher for name, pool in named.items()}
+        admission = Admission(policy, dispatchers, self._observer, environment=self._environment)
+        for pool in policy.pools:
+            if pool.name in self._pools:
+                named[pool.name].use(pool, policy)
         others = {name: pool for name, pool in self._pools.items() if name not in named}
-        for pool in others.values():
-            pool.leaving = True
+        for other in others.values():
+            other.leaving = True
         self._pools = named | others
-        self.admission = Admission(policy, {name: pool.dispatcher for name, pool in named.items()}, self._observer)
-        self.policy = policy
+        self.policy, self.admission = policy, admission
         self._changed.set()
 
-    def _use(self, pool: PoolPolicy, policy: Policy) -> Pool:
-        if known := self._pools.get(pool.name):
-            known.use(pool, policy)
-            return known
+    def _new(self, pool: PoolPolicy, policy: Policy) -> Pool:
         return Pool(pool, policy, scrape=self._scrape, clock=self._clock, observer=self._observer, random=self._random)
 
     async def run(self) -> None:

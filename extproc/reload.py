@@ -75,7 +75,7 @@ class Reloader:
     def __init__(
         self, file: str, policy: Policy, *, publish: Callable[[Policy], None], look_every_s: float = LOOK_EVERY_S
     ) -> None:
-        """`policy`: in force already."""
+        """`policy`: in force already. `publish` may refuse one by ConfigError, and has then changed nothing."""
         self._file = file
         self._policy = policy
         self._publish = publish
@@ -117,7 +117,11 @@ class Reloader:
             self._take(found)
 
     def _take(self, policy: Policy) -> None:
-        self._publish(policy)
+        try:
+            self._publish(policy)
+        except ConfigError as error:
+            self._refused(error)
+            return
         self._policy = policy
         self.snapshot = PolicySnapshot(self._file, fingerprint(policy), wall_clock())
         _log.info("policy in force", file=self._file, hash=self.snapshot.hash)
