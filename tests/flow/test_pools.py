@@ -13,6 +13,7 @@ import pytest
 from extproc.admission import Admission, Candidate, Pass
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
+from extproc.errors import ConfigError
 from extproc.model import End, Outcome, Priority, Rejection, RequestHead
 from extproc.pools import Pool, Pools
 from extproc.tickets import Ticket, Waiting
@@ -286,6 +287,20 @@ async def test_draining_answers_those_who_wait_in_pools_old_and_new() -> None:
             verdict = waiting.verdict.result()
             assert isinstance(verdict, Rejection)
             assert verdict.outcome is Outcome.DRAINING
+
+
+@virtual
+async def test_a_policy_that_cannot_be_put_in_force_changes_nothing_at_all() -> None:
+    async with running(policy(fixed(1))) as service:
+        service.ticket()
+        admission, before = service.pools.admission, service.pools.snapshots()
+        with pytest.raises(ConfigError, match="NOWHERE is not set"):
+            service.use("[{fixed: {limit: {requests: 9}}, upstreamAuth: 'env:NOWHERE'}, {name: b, models: [m]}]")
+        assert service.pools.admission is admission
+        assert service.pools.snapshots() == before
+        await asyncio.sleep(1)
+        assert loops() == ["pool default", "scrape default"]
+        service.waiting()
 
 
 ENGINES = '[{engines: {static: ["127.0.0.1:1"]}}]'

@@ -12,6 +12,7 @@ import pytest_asyncio
 from structlog.testing import capture_logs
 
 from extproc.config import Policy, load_policy, parse_policy
+from extproc.errors import ConfigError, Problem
 from extproc.reload import Reloader
 from tests.support.eventually import eventually
 from tests.support.mounted import Mounted
@@ -185,6 +186,29 @@ async def test_a_damaged_file_leaves_the_last_good_policy_in_force(
         "policy in force",
     ]
     assert "\n" not in logs[1]["error"]
+
+
+async def test_a_policy_that_cannot_be_put_in_force_is_refused_like_a_bad_file(tmp_path: Path) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text(0))
+    published: list[Policy] = []
+
+    def publish(policy: Policy) -> None:
+        if policy.queues[0].max_queue_size == 1:
+            raise ConfigError("environment", [Problem("pools[a].upstreamAuth", "the variable KEY is not set")])
+        published.append(policy)
+
+    reloader = Reloader(str(file), load_policy(str(file)), publish=publish, look_every_s=LOOK_EVERY_S)
+    task = asyncio.create_task(reloader.run())
+    before = reloader.snapshot.hash
+    file.write_text(text(1))
+    await eventually(lambda: reloader.snapshot.last_error)
+    assert reloader.snapshot.last_error == "environment: pools[a].upstreamAuth: the variable KEY is not set"
+    assert reloader.snapshot.hash == before
+    file.write_text(text(2))
+    await eventually(lambda: published)
+    assert reloader.snapshot.last_error is None
+    task.cancel()
 
 
 async def test_whoever_asks_is_answered_also_when_nothing_has_changed(reloading: Reloading) -> None:
