@@ -24,7 +24,7 @@ MOST_PASSES = 8
 """How often smaller requests may go before one that does not fit; then they wait until it does."""
 
 TARGET_SHARE = 1 / 15
-"""CoDel's target as a share of the queue's time-out, and its interval: 1 s for P1's 15 s, a third of its TTFT target of 3 s."""
+"""CoDel's target as a share of the queue's time-out, where `targetWait` does not say, and its interval: 1 s for P1's 15 s."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,7 +68,7 @@ class Band(Generic[T]):
         Nobody is dropped because a queue has become smaller. CoDel starts anew: it looks at the head, which is still there.
         """
         self.policy = policy
-        target_s = policy.timeout_s * TARGET_SHARE
+        target_s = policy.timeout_s * TARGET_SHARE if policy.target_wait_s is None else policy.target_wait_s
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
     def push(self, waiter: Waiter[T]) -> None:
@@ -211,6 +211,8 @@ class Bands(Generic[T]):
         """Why a newcomer that would have to wait must not; None: it may. `expected_wait_s` None: unknown."""
         band = self._bands[submission.priority]
         policy = band.policy
+        if policy.max_queue_size == 0:
+            return Outcome.SHED
         if band.full_for(submission.body_bytes) and not band.yielding_to(submission.tenant):
             return Outcome.QUEUE_FULL
         if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(submission.priority)):
