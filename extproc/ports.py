@@ -95,6 +95,8 @@ class WireEvent(StrEnum):
     """Envoy's `protocol_config` shows a mode in which the stream ends before the response does, or its streams do end so."""
     MODE_LACKS_BODY = "mode-lacks-body"
     """Envoy did not send a body that we asked for: `allow_mode_override` is off. Costs come from lengths."""
+    OVERRIDE_IGNORED = "override-ignored"
+    """Envoy ended waits at its message_timeout although we asked for more time: `max_message_timeout` is missing."""
     LATE_RESET = "late-reset"
     """A stream ended while we owed a reply for so long that Envoy may have let the request pass."""
     CONNECTION_LOST = "connection-lost"

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
-from urllib.parse import urlsplit
 
 import msgspec
 import yaml
@@ -21,6 +20,7 @@ from extproc.admin.source import SafeSource
 from extproc.admin.state import Json, readiness, state_document, unreadable
 from extproc.clock import wall_clock
 from extproc.errors import CannotListen
+from extproc.listen import split_address
 from extproc.snapshots import StateSource
 
 PolicyView = Callable[[], Mapping[str, object]]
@@ -31,18 +31,6 @@ _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-
-
-def split_address(listen: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port` or `:port` (all interfaces). Raises CannotListen that says what was expected."""
-    try:
-        parts = urlsplit(f"//{listen}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port = "", None
-    if port is None or parts.netloc != listen or "@" in listen:
-        raise CannotListen(f"--admin-listen: expected host:port such as 127.0.0.1:8080 or [::1]:8080, got {listen!r}")
-    return host, port
 
 
 def _why(error: OSError) -> str:
@@ -95,7 +83,7 @@ class AdminServer:
 
     async def start(self) -> str:
         """Returns `address`. Raises CannotListen when the address is malformed, taken or not ours."""
-        host, port = split_address(self._listen)
+        host, port = split_address("--admin-listen", self._listen)
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:

@@ -76,6 +76,9 @@ class QueuePolicy(_Section, frozen=True):
     """Bytes of request bodies that may wait. Default 64MiB."""
     max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
     """`early-drop-on-pressure` only: nobody waits longer while the pool is above its high watermark. Default 10s."""
+    target_wait_s: Seconds | None = field(name="targetWait", default=None)
+    """`early-drop-on-pressure` only: the wait aimed at. Once the longest wait has been above it for as long again while the
+    pool is under pressure, whoever has waited twice as long is dropped. Default timeout / 15 (1s for P1)."""
     reserved_slots: int = 0
     """Slots that lower priorities may not use. Default 0. Where tokens are limited, one counts as a mean request."""
 
@@ -116,6 +119,8 @@ class FixedPolicy(_Section, frozen=True):
 
     limit: LimitPolicy | Literal["auto"] = "auto"
     """Default auto: `theta` x the KV tokens that the reporting engines hold."""
+    sequences_per_engine: int = 256
+    """With `limit: auto`, requests at a time per reporting engine: its `--max-num-seqs`. Default 256, as vLLM's."""
     theta: float = 0.80
     """Share of the KV tokens that estimated costs may fill with `limit: auto`. 0..1, default 0.80."""
 

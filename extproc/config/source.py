@@ -127,7 +127,8 @@ def describe(node: Node) -> str:
     if node.tag == "tag:yaml.org,2002:null":
         return "nothing"
     text = node.value if len(node.value) <= 40 else node.value[:37] + "..."
-    return f"'{text}'"
+    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
+    return f"the text '{text}'" if quoted and node.value.lstrip("-").isdigit() else f"'{text}'"
 
 
 def foreign_tag(node: Node) -> str | None:

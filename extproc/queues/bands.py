@@ -24,7 +24,7 @@ MOST_PASSES = 8
 """How often smaller requests may go before one that does not fit; then they wait until it does."""
 
 TARGET_SHARE = 1 / 15
-"""CoDel's target as a share of the queue's time-out, and its interval: 1 s for P1's 15 s, a third of its TTFT target of 3 s."""
+"""CoDel's target as a share of the queue's time-out, where `targetWait` does not say, and its interval: 1 s for P1's 15 s."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,6 @@ class Band(Generic[T]):
     """One priority's queue."""
 
     def __init__(self, policy: QueuePolicy) -> None:
-        self.policy = policy
         self.count = 0
         """Waiters. An attribute, because every request reads it several times."""
         self.load = NOTHING
@@ -61,7 +60,15 @@ class Band(Generic[T]):
         self._order: FairOrder[Waiter[T]] = FairOrder()
         self._ages: Heap[Waiter[T]] = Heap()
         self._deadlines: Heap[Waiter[T]] = Heap()
-        target_s = policy.timeout_s * TARGET_SHARE
+        self.use(policy)
+
+    def use(self, policy: QueuePolicy) -> None:
+        """Whoever waits keeps the deadline it was given; size, bytes and drop policy are the new ones from now on.
+
+        Nobody is dropped because a queue has become smaller. CoDel starts anew: it looks at the head, which is still there.
+        """
+        self.policy = policy
+        target_s = policy.timeout_s * TARGET_SHARE if policy.target_wait_s is None else policy.target_wait_s
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
     def push(self, waiter: Waiter[T]) -> None:
@@ -167,6 +174,11 @@ class Bands(Generic[T]):
     def __init__(self, queues: Sequence[QueuePolicy]) -> None:
         self._bands: tuple[Band[T], ...] = tuple(Band(policy) for policy in queues)
 
+    def use(self, queues: Sequence[QueuePolicy]) -> None:
+        """New settings for the bands, in the same order; see `Band.use`."""
+        for band, policy in zip(self._bands, queues, strict=True):
+            band.use(policy)
+
     @property
     def count(self) -> int:
         """Waiters of all priorities."""
@@ -199,6 +211,8 @@ class Bands(Generic[T]):
         """Why a newcomer that would have to wait must not; None: it may. `expected_wait_s` None: unknown."""
         band = self._bands[submission.priority]
         policy = band.policy
+        if policy.max_queue_size == 0:
+            return Outcome.SHED
         if band.full_for(submission.body_bytes) and not band.yielding_to(submission.tenant):
             return Outcome.QUEUE_FULL
         if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(submission.priority)):

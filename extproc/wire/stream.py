@@ -48,6 +48,7 @@ class Stream:
         self._gate: Gate | None = None
         self._candidate: Candidate | None = None
         self._waiting: Waiting | None = None
+        self._waited_from = 0.0
         self._ticket: Ticket | None = None
         self._request_id = ""
         self._protocol = events.Protocol()
@@ -161,7 +162,7 @@ class Stream:
             return
         self._candidate = answer
         asks = answer.wants_body and not head.bodiless and not self._protocol.ignores_override
-        if asks and self._shared.modes.bodies_come(self._shared.clock.now()):
+        if asks and self._shared.modes.may_ask_body(self._shared.clock.now()):
             self._session.ask_body()
             await self._reply(codec.ASK_BODY_SO_FAR if head.content_length is None else codec.ASK_BODY)
         else:
@@ -169,12 +170,13 @@ class Stream:
 
     async def _decide(self, body: bytes | None) -> None:
         answer = self._ask_gate(body)
-        waited_from = self._shared.clock.now()
+        waited_from = self._waited_from = self._shared.clock.now()
         if isinstance(answer, Waiting):
             self._waiting = answer
             if not await self._wait(answer):
                 return
             answer, self._waiting = answer.verdict.result(), None
+            self._shared.modes.waited(self._shared.clock.now() - waited_from, self._timeout_s, cut=False)
         await self._answer(answer, waited_s=self._shared.clock.now() - waited_from)
 
     def _ask_gate(self, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
@@ -261,6 +263,8 @@ class Stream:
             else:  # it left while it uploaded: nobody else tells its outcome
                 self._shared.observer.decided(Outcome.CLIENT_GONE, None, "", waited_s=0.0)
         if self._waiting is not None:
+            for_s = self._shared.clock.now() - self._waited_from
+            runs_on = self._shared.modes.waited(for_s, self._timeout_s, cut=True) or runs_on
             self._waiting.leave(ghost=runs_on)
         if self._sampling is not None:
             self._sampling.drop()

@@ -128,7 +128,7 @@ async def test_a_full_queue_refuses_the_newcomer() -> None:
 async def test_a_queue_of_size_zero_admits_while_there_is_room_and_never_queues() -> None:
     pool = Pool(limited(slots=1), "queues: [{priority: P1, name: one, maxQueueSize: 0, timeout: 15s}]")
     pool.ticket()
-    assert pool.refused().outcome is Outcome.QUEUE_FULL
+    assert pool.refused().outcome is Outcome.SHED
 
 
 @virtual

@@ -41,7 +41,7 @@ async def test_a_refusal_reaches_the_client_whole(tmp_path: Path) -> None:
         await eventually(lambda: "running" in stack.upstream.running)
         status, body, headers = await stack.call("refused", headers={"x-request-id": "client-chosen-7"})
         assert status == 429
-        assert headers["x-extproc-reason"] == "queue-full"
+        assert headers["x-extproc-reason"] == "overload"
         assert 1 <= int(headers["retry-after"]) <= 60
         assert headers["content-type"] == "application/json"
         assert json.loads(body)["error"]["type"] == "rate_limit_error"
