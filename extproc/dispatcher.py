@@ -78,7 +78,7 @@ class Dispatcher:
         now = self._clock.now()
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
-        submission = submission.bounded(self._ledger.state.engine_max_tokens)
+        submission = submission.bounded(self._ledger.state)
         self._traffic.costed(submission.cost.load)
         blocked = self._bands.blocked(submission.priority)
         if blocked and (outcome := self._refusal(submission, now)):
@@ -146,7 +146,7 @@ class Dispatcher:
 
     def _refusal(self, submission: Submission, now: float) -> Outcome | None:
         """Why a request that cannot go at once must not wait either."""
-        arrival = Arrival(submission.priority, now, submission.body_bytes, submission.patience_s)
+        arrival = Arrival(submission.priority, now, submission.body_bytes, submission.useful_wait_s(self.state))
         wait_s = self._expected_wait_s(submission.priority)
         return self._bands.refuse(arrival, pressure=self._pressure, expected_wait_s=wait_s)
 
@@ -155,14 +155,17 @@ class Dispatcher:
 
     def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
         band = self._bands[submission.priority]
-        longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
+        longest_s = min(band.policy.timeout_s, self._longest_wait_s)
+        useful_s = submission.useful_wait_s(self.state)
+        useful_s = useful_s if useful_s > 0 else submission.patience_s  # it may still go at once, and take its chance
         waiter = Waiter(
             Place(submission),
             priority=submission.priority,
             load=submission.cost.load,
             body_bytes=submission.body_bytes,
             arrived=now,
-            deadline=now + longest_s,
+            deadline=now + min(longest_s, useful_s),
+            late=Outcome.DEADLINE if useful_s < longest_s else Outcome.QUEUE_TIMEOUT,
         )
         band.push(waiter)
         return waiter
@@ -206,10 +209,12 @@ class Dispatcher:
         now = self._clock.now()
         self._total = verdicts.total
         for waiter in asked[: verdicts.admitted]:
-            if self._bands[waiter.priority].remove(waiter):
-                self._admit(waiter, now)
-            else:
+            if not self._bands[waiter.priority].remove(waiter):
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
+            elif waiter.judged and now - waiter.arrived > waiter.item.submission.useful_wait_s(self.state):
+                self._drop(waiter, Outcome.DEADLINE)
+            else:
+                self._admit(waiter, now)
         if verdicts.admitted == len(asked) and self._bands.count:
             self._dirty = True
         for waiter in asked[verdicts.admitted :]:

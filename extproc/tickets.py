@@ -7,8 +7,9 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from extproc.capacity import most_slots
 from extproc.config import RetryAfterPolicy
-from extproc.model import Api, Cost, End, Outcome, Priority, Rejection
+from extproc.model import Api, Cost, End, Outcome, PoolState, Priority, Rejection
 from extproc.outcomes import ANSWERS, MESSAGES
 from extproc.retry_after import draining_retry_after_s, retry_after_s
 
@@ -23,13 +24,26 @@ class Submission:
     body_bytes: int = 0
     patience_s: float = math.inf
 
-    def bounded(self, engine_max_tokens: int | None) -> Submission:
-        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
-        if engine_max_tokens is None or self.cost.load.tokens <= engine_max_tokens:
-            return self
-        prompt = min(self.cost.prompt_tokens, engine_max_tokens)
-        output = (engine_max_tokens - prompt) // self.cost.sequences
-        return replace(self, cost=Cost(prompt, output, self.cost.sequences))
+    def bounded(self, state: PoolState) -> Submission:
+        """At most what the pool could ever grant; more would wait for ever.
+
+        Tokens above what the largest engine holds are an overestimate: such a request would fail there at once. Sequences
+        above the pool's slots are real, but its engines run them one after the other.
+        """
+        cost = self.cost
+        slots = most_slots(state, self.priority)
+        if cost.sequences > slots:
+            output = math.ceil(cost.output_tokens * cost.sequences / slots)
+            cost = Cost(cost.prompt_tokens, output, int(slots))
+        tokens = state.engine_max_tokens
+        if tokens is not None and cost.load.tokens > tokens:
+            prompt = min(cost.prompt_tokens, tokens)
+            cost = Cost(prompt, (tokens - prompt) // cost.sequences, cost.sequences)
+        return self if cost is self.cost else replace(self, cost=cost)
+
+    def useful_wait_s(self, state: PoolState) -> float:
+        """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
+        return self.patience_s - (state.expected_ttft_s or 0.0)
 
 
 def rejection(

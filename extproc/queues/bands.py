@@ -23,7 +23,7 @@ TARGET_SHARE = 1 / 15
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[T]):
-    """One request in a band. `deadline`: clock seconds at which its wait ends in any case."""
+    """One request in a band. `deadline`: clock seconds at which its wait ends in any case, with outcome `late`."""
 
     item: T
     priority: Priority
@@ -31,6 +31,7 @@ class Waiter(Generic[T]):
     body_bytes: int
     arrived: float
     deadline: float
+    late: Outcome = Outcome.QUEUE_TIMEOUT
     judged: bool = False
     """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by."""
     order: Handle[Waiter[T]] | None = None
@@ -39,7 +40,7 @@ class Waiter(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """What the drop policies must know of a newcomer. `patience_s`: how long its client waits (inf: not said)."""
+    """What the drop policies must know of a newcomer. `patience_s`: the longest wait that is of use to its client (inf: any)."""
 
     priority: Priority
     now: float
@@ -96,7 +97,7 @@ class Band(Generic[T]):
         if pressure and (until := self._pressed_until(head)) is not None and now >= until:
             return head, Outcome.EARLY_DROP
         first = self._deadlines.first()
-        return (first, Outcome.QUEUE_TIMEOUT) if first is not None and now >= first.deadline else None
+        return (first, first.late) if first is not None and now >= first.deadline else None
 
     def next_due(self, *, pressure: bool) -> float | None:
         """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
@@ -168,10 +169,10 @@ class Bands(Generic[T]):
             return Outcome.QUEUE_FULL
         if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(arrival.priority)):
             return Outcome.SHED
+        if (expected_wait_s or 0.0) > arrival.patience_s:
+            return Outcome.DEADLINE
         if expected_wait_s is None:
             return None
-        if expected_wait_s > arrival.patience_s:
-            return Outcome.DEADLINE
         early = pressure and policy.drop_policy is DropPolicy.EARLY_DROP
         return (
             Outcome.EARLY_DROP if early and expected_wait_s > band.longest_wait_s(arrival.now, pressure=True) else None
