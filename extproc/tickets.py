@@ -13,6 +13,9 @@ from extproc.model import Api, Cost, End, Outcome, PoolState, Priority, Rejectio
 from extproc.outcomes import ANSWERS, MESSAGES
 from extproc.retry_after import draining_retry_after_s, retry_after_s
 
+HEARD_SHARE = 0.95
+"""A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
@@ -43,7 +46,7 @@ class Submission:
 
     def useful_wait_s(self, state: PoolState) -> float:
         """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
-        return self.patience_s - (state.expected_ttft_s or 0.0)
+        return self.patience_s * HEARD_SHARE - (state.expected_ttft_s or 0.0)
 
 
 def rejection(
