@@ -1,4 +1,5 @@
-"""The fake engine over HTTP: OpenAI's generation API and vLLM's `/metrics` in front of the engine model, in real time.
+"""The fake engine over HTTP: OpenAI's and Anthropic's APIs as vLLM has them, and its `/metrics`, in front of the engine
+model, in real time.
 
 Behind `extproc engine`, in the demo and in tests. `/engine/*` is what no real engine has: forced gauges and faults
 (`POST /engine/control`), counters (`GET /engine/stats`) and a fresh start (`POST /engine/reset`).
@@ -21,14 +22,13 @@ from extproc.clock import LoopClock, wall_clock
 from extproc.errors import CannotListen, ExtprocError
 from extproc.sim.engine import EngineModel, EngineSpec, Scheduling
 from extproc.sim.engine_control import Change, EngineControl, HttpCounts
-from extproc.sim.engine_frontend import Frontend
+from extproc.sim.engine_frontend import LARGEST_BODY_BYTES, Frontend
 from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.openai_request import ApiError, OutputLengths, unreadable
 from extproc.sim.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
 __all__ = ["BadEngineOptions", "EngineOptions", "FakeEngine", "Scheduling", "serve_engine"]
 
-LARGEST_BODY_BYTES = 64 * 1024 * 1024
 SHUTDOWN_S = 1.0
 """How long a stopping engine waits for its connections to end, seconds."""
 
@@ -119,6 +119,7 @@ class FakeEngine:
         self._runner = web.AppRunner(
             app,
             handler_cancellation=True,
+            auto_decompress=False,  # the framework answers a damaged body with 500 and closes
             access_log=None,
             keepalive_timeout=options.keepalive_s,
             shutdown_timeout=SHUTDOWN_S,
@@ -145,6 +146,8 @@ class FakeEngine:
         return [
             web.post("/v1/chat/completions", self._frontend.chat),
             web.post("/v1/completions", self._frontend.completion),
+            web.post("/v1/embeddings", self._frontend.embeddings),
+            web.post("/v1/messages", self._frontend.messages),
             web.get("/v1/models", self._models),
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),
