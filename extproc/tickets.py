@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from extproc.capacity import most_slots
 from extproc.config import RetryAfterPolicy
-from extproc.model import Api, Cost, End, Outcome, PoolState, Priority, Rejection
+from extproc.model import Cost, End, Outcome, Priority, Rejection, Tenant
 from extproc.outcomes import ANSWERS, MESSAGES
 from extproc.retry_after import draining_retry_after_s, retry_after_s
-
-HEARD_SHARE = 0.95
-"""A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
-
-    priority: Priority
-    cost: Cost
-    api: Api = Api.OPENAI
-    body_bytes: int = 0
-    patience_s: float = math.inf
-
-    def bounded(self, state: PoolState) -> Submission:
-        """At most what the pool could ever grant; more would wait for ever.
-
-        Tokens above what the largest engine holds are an overestimate: such a request would fail there at once. Sequences
-        above the pool's slots are real, but its engines run them one after the other.
-        """
-        cost = self.cost
-        slots = most_slots(state, self.priority)
-        if cost.sequences > slots:
-            output = math.ceil(cost.output_tokens * cost.sequences / slots)
-            cost = Cost(cost.prompt_tokens, output, int(slots))
-        tokens = state.engine_max_tokens
-        if tokens is not None and cost.load.tokens > tokens:
-            prompt = min(cost.prompt_tokens, tokens)
-            cost = Cost(prompt, (tokens - prompt) // cost.sequences, cost.sequences)
-        return self if cost is self.cost else replace(self, cost=cost)
-
-    def useful_wait_s(self, state: PoolState) -> float:
-        """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
-        return self.patience_s * HEARD_SHARE - (state.expected_ttft_s or 0.0)
+from extproc.submission import Submission
 
 
 def rejection(
@@ -76,7 +39,7 @@ def rejection(
 class Ticket:
     """An admitted request's hold on a pool's capacity. It is never freed by a timer."""
 
-    __slots__ = ("_on_end", "admitted_at", "cost", "ended", "pool", "priority", "waited_s")
+    __slots__ = ("_on_end", "admitted_at", "cost", "ended", "pool", "priority", "tenant", "waited_s")
 
     def __init__(
         self,
@@ -84,6 +47,7 @@ class Ticket:
         pool: str,
         priority: Priority,
         cost: Cost,
+        tenant: Tenant,
         admitted_at: float,
         waited_s: float,
         on_end: Callable[[Ticket, End], None],
@@ -91,6 +55,7 @@ class Ticket:
         self.pool = pool
         self.priority = priority
         self.cost = cost
+        self.tenant = tenant
         self.admitted_at = admitted_at
         self.waited_s = waited_s
         self.ended: End | None = None

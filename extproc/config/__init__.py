@@ -3,6 +3,7 @@
 from extproc.config.parse import load_policy, parse_policy
 from extproc.config.plain import to_plain
 from extproc.config.schema import (
+    Auth,
     BodyPolicy,
     ClassificationRule,
     ControllerName,
@@ -17,6 +18,7 @@ from extproc.config.schema import (
     FailurePolicy,
     FixedPolicy,
     LimitPolicy,
+    MetadataPolicy,
     OverridePolicy,
     Policy,
     PoolPolicy,
@@ -24,12 +26,14 @@ from extproc.config.schema import (
     RetryAfterPolicy,
     ShedOrder,
     TargetPolicy,
+    TenantPolicy,
     TrustPolicy,
     WatermarkPolicy,
     When,
 )
 
 __all__ = [
+    "Auth",
     "BodyPolicy",
     "ClassificationRule",
     "ControllerName",
@@ -44,6 +48,7 @@ __all__ = [
     "FailurePolicy",
     "FixedPolicy",
     "LimitPolicy",
+    "MetadataPolicy",
     "OverridePolicy",
     "Policy",
     "PoolPolicy",
@@ -51,6 +56,7 @@ __all__ = [
     "RetryAfterPolicy",
     "ShedOrder",
     "TargetPolicy",
+    "TenantPolicy",
     "TrustPolicy",
     "WatermarkPolicy",
     "When",
