@@ -44,8 +44,11 @@ class _Body(msgspec.Struct):
     query: Any = None
     queries: Any = None
     documents: Any = None
+    items: Any = None
     text_1: Any = None
     text_2: Any = None
+    data_1: Any = None
+    data_2: Any = None
     tools: msgspec.Raw = msgspec.Raw()
     max_tokens: Any = None
     max_completion_tokens: Any = None
@@ -139,13 +142,19 @@ def _answers(n: object) -> int:
 
 def _measure_scored(read: _Body) -> tuple[int, int]:
     """What rerank and score requests compare: a single query is computed anew with every document."""
-    query = next((given for given in (read.query, read.queries, read.text_1) if given is not None), None)
-    documents = next((given for given in (read.documents, read.text_2) if given is not None), None)
+    query = _first(read.query, read.queries, read.text_1, read.data_1)
+    documents = _first(read.documents, read.items, read.text_2, read.data_2)
+    if query is None and documents is None:
+        return 0, 0
     single = not isinstance(query, list) or len(query) == 1
     times = len(documents) if single and isinstance(documents, list) else 1
     query_bytes, query_tokens = _measure([query])
     text_bytes, tokens = _measure([documents])
     return text_bytes + query_bytes * times, tokens + query_tokens * times
+
+
+def _first(*given: object) -> object:
+    return next((value for value in given if value is not None), None)
 
 
 def _measure(roots: list[object]) -> tuple[int, int]:

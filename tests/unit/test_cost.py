@@ -46,6 +46,8 @@ def facts(**body: object) -> BodyFacts:
         ({"text_1": ["q" * 40, "r" * 40], "text_2": ["d" * 400, "e" * 400]}, 220),
         ({"queries": ["q" * 40], "documents": ["d" * 400] * 3}, 330),
         ({"text_1": "q" * 40, "text_2": "d" * 400}, 110),
+        ({"queries": "q" * 40, "items": ["d" * 400]}, 110),
+        ({"data_1": "q" * 40, "data_2": ["d" * 400]}, 110),
         ({"query": 7, "documents": None}, 1),
         ({}, 1),
     ],

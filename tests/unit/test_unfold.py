@@ -139,7 +139,7 @@ BOMBS = {
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_bounded_in_time_and_memory(name: str) -> None:
-    """Milliseconds where all of it would take 50 ms and more; the bound leaves room for a slow machine."""
+    """Milliseconds where all of it would take 100 ms and more; the bound leaves room for a slow machine."""
     header, body = BOMBS[name]
     tracemalloc.start()
     try:
@@ -153,4 +153,4 @@ def test_bombs_are_bounded_in_time_and_memory(name: str) -> None:
         start = process_time()
         unfolded(body, header)
         times.append(process_time() - start)
-    assert min(times) < 0.04
+    assert min(times) < 0.08
