@@ -27,9 +27,6 @@ from extproc.sim.openai_request import (
     sequences,
     unreadable,
 )
-from extproc.unfold import codings, unfold
-
-LARGEST_BODY_BYTES = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +94,7 @@ class Frontend:
     async def _read(self, request: web.Request, endpoint: Endpoint) -> _Job | ApiError:
         if request.content_type != "application/json":
             return unreadable("Unsupported Media Type: Only 'application/json' is allowed")
-        applied = codings(request.headers.get("content-encoding", ""))
-        if applied is None:
-            return unreadable("Unsupported Media Type: unknown content-encoding")
-        body = unfold(await request.read(), applied, most_bytes=LARGEST_BODY_BYTES)
+        body = await request.read()
         fault = await self._control.fault()
         if fault is not None or self._draining:
             return fault or ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableError", "shutting down")

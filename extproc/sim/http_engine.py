@@ -22,13 +22,14 @@ from extproc.clock import LoopClock, wall_clock
 from extproc.errors import CannotListen, ExtprocError
 from extproc.sim.engine import EngineModel, EngineSpec, Scheduling
 from extproc.sim.engine_control import Change, EngineControl, HttpCounts
-from extproc.sim.engine_frontend import LARGEST_BODY_BYTES, Frontend
+from extproc.sim.engine_frontend import Frontend
 from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.openai_request import ApiError, OutputLengths, unreadable
 from extproc.sim.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
 __all__ = ["BadEngineOptions", "EngineOptions", "FakeEngine", "Scheduling", "serve_engine"]
 
+LARGEST_BODY_BYTES = 64 * 1024 * 1024
 SHUTDOWN_S = 1.0
 """How long a stopping engine waits for its connections to end, seconds."""
 
@@ -119,7 +120,6 @@ class FakeEngine:
         self._runner = web.AppRunner(
             app,
             handler_cancellation=True,
-            auto_decompress=False,  # the framework answers a damaged body with 500 and closes
             access_log=None,
             keepalive_timeout=options.keepalive_s,
             shutdown_timeout=SHUTDOWN_S,
