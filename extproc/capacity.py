@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from extproc.model import Load, PoolState
@@ -48,3 +49,11 @@ def free(in_use: Sequence[Load], ghosts: Load, state: PoolState, priority: int) 
     """What a waiter of this priority could still take, ignoring reserves; never negative."""
     left = state.limits[priority] - sum(in_use, ghosts)
     return Load(max(0.0, left.tokens), max(0.0, left.slots))
+
+
+def most_slots(state: PoolState, priority: int) -> float:
+    """The slots that a pool with nothing in use leaves to this priority: whole and at least 1, or inf."""
+    left = [state.limits[priority].slots]
+    left += [state.limits[0].slots - state.reserved[above].slots for above in range(priority)]
+    least = min(left)
+    return least if least == math.inf else max(1, math.floor(least))

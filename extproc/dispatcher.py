@@ -84,7 +84,7 @@ class Dispatcher:
         now = self._clock.now()
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
-        submission = submission.bounded(self._ledger.state.engine_max_tokens)
+        submission = submission.bounded(self._ledger.state)
         self._traffic.costed(submission.cost.load)
         self._bands[submission.priority].shares.seen(submission.tenant, now)
         blocked = self._bands.blocked(submission.priority)
@@ -179,7 +179,7 @@ class Dispatcher:
 
     def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
         band = self._bands[submission.priority]
-        longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
+        longest_s, late = submission.longest_wait(min(band.policy.timeout_s, self._longest_wait_s), self.state)
         waiter = Waiter(
             Place(submission),
             priority=submission.priority,
@@ -187,6 +187,7 @@ class Dispatcher:
             body_bytes=submission.body_bytes,
             arrived=now,
             deadline=now + longest_s,
+            late=late,
             tenant=submission.tenant,
         )
         self._queue(waiter)
@@ -240,10 +241,14 @@ class Dispatcher:
         now = self._clock.now()
         self._total = verdicts.total
         for waiter in asked[: verdicts.admitted]:
-            if self._bands[waiter.priority].remove(waiter, served=True):
-                self._admit(waiter, now)
-            else:
+            band = self._bands[waiter.priority]
+            late = waiter.judged and now - waiter.arrived > waiter.item.submission.useful_wait_s(self.state)
+            if not band.remove(waiter, served=not late):
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
+            elif late:
+                self._drop(waiter, Outcome.DEADLINE)
+            else:
+                self._admit(waiter, now)
         if verdicts.admitted == len(asked) and self._bands.count:
             self._dirty = True
         for waiter in asked[verdicts.admitted :]:

@@ -35,6 +35,7 @@ class Judgement(Generic[T]):
             now=now,
             pressure=self.pressure(state, total),
             expected_wait_s=self.expected_wait_s(submission, state, total),
+            useful_wait_s=submission.useful_wait_s(state),
         )
 
     def refuse_going(self, submission: Submission, state: PoolState, total: Load) -> Outcome | None:

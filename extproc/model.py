@@ -260,6 +260,7 @@ class PoolState:
     `saturation`: 0 idle, 1 at the limit, as the engines show it; the load in use is compared apart, where it is known.
     `pressure_at`: saturation from which drop policies act (the high watermark).
     `engine_max_tokens`: what the largest engine holds, None unknown. `expected_output_tokens`: mean of late, None unknown.
+    `expected_ttft_s`: the engines' mean time to first token over the last seconds, None while they showed none.
     """
 
     limits: tuple[Load, Load, Load]
@@ -272,6 +273,7 @@ class PoolState:
     engines_reporting: int = 0
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
+    expected_ttft_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

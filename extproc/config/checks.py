@@ -17,6 +17,9 @@ from extproc.config.schema import (
     ClassificationRule,
     ControllerName,
     CostPolicy,
+    DeadlineHeader,
+    DeadlinesPolicy,
+    DeadlineUnit,
     EnginesPolicy,
     EnvoyPolicy,
     FailurePolicy,
@@ -107,6 +110,7 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (EnvoyPolicy, "max_message_timeout_s"): Range("a duration above 1s, to 1h", above=1, most=3600),
     (BodyPolicy, "max_bytes"): Range("a size from 0 to 1GiB", least=0, most=1 << 30),
     (CostPolicy, "tokens_per_byte"): Range("a number above 0, to 100", above=0, most=100),
+    (CostPolicy, "compression_ratio"): Range("a number from 1 to 1000", least=1, most=1000),
     (CostPolicy, "default_prompt_tokens"): _COUNT,
     (CostPolicy, "default_output_tokens"): _COUNT,
     (FailurePolicy, "stale_after_s"): _LONGER_THAN_0,
@@ -139,6 +143,10 @@ def relations(struct: Struct) -> Found:
             yield from _rule(struct)
         case TrustPolicy():
             yield from _trust(struct)
+        case DeadlineHeader():
+            yield from _deadline_header(struct)
+        case DeadlinesPolicy():
+            yield from _deadlines(struct)
         case TenantPolicy():
             yield from _tenant(struct)
         case MetadataPolicy() if not struct.namespace or not all(struct.path) or not struct.path:
@@ -231,6 +239,20 @@ def _rule(rule: ClassificationRule) -> Found:
         yield "", "does nothing; expected at least one of priority, pool, bypass: true"
     if decides and rule.bypass:
         yield "bypass", "a request that passes untouched has neither priority nor pool; expected one or the other"
+
+
+def _deadline_header(header: DeadlineHeader) -> Found:
+    if not HEADER_NAME.fullmatch(header.name):
+        yield "name", f"expected a header name; got '{header.name}'"
+    elif (header.name.lower() == "grpc-timeout") is not (header.unit is DeadlineUnit.GRPC):
+        yield "unit", f"expected grpc for grpc-timeout, and for no other header; got {header.unit} for '{header.name}'"
+
+
+def _deadlines(deadlines: DeadlinesPolicy) -> Found:
+    names = [header.name.lower() for header in deadlines.headers]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield f"headers[{i}].name", f"'{name}' is there twice; expected each header once"
 
 
 def _trust(trust: TrustPolicy) -> Found:

@@ -44,6 +44,12 @@ class LatencySignal(StrEnum):
     TPOT = "tpot"
 
 
+class DeadlineUnit(StrEnum):
+    S = "s"
+    MS = "ms"
+    GRPC = "grpc"
+
+
 class ShedOrder(StrEnum):
     LOWEST_FIRST = "lowest-first"
     UNIFORM = "uniform"
@@ -275,6 +281,25 @@ class TrustPolicy(_Section, frozen=True):
     """Where Envoy's own metadata names the tenant. Default nowhere."""
 
 
+class DeadlineHeader(_Section, frozen=True):
+    """A request header that tells how long its sender waits for the first byte, from the request's arrival on."""
+
+    name: str
+    """The header, such as `x-request-timeout`, `grpc-timeout`, `x-envoy-expected-rq-timeout-ms`. Required."""
+    unit: DeadlineUnit = DeadlineUnit.S
+    """`s`, `ms`, or `grpc` for the format of `grpc-timeout` (`250m`, `5S`). Default s."""
+
+
+class DeadlinesPolicy(_Section, frozen=True):
+    """Who cannot be answered in time is refused at once, and again when its turn comes.
+
+    The SDKs' own `x-stainless-read-timeout` and `x-stainless-timeout` are always read; the smallest of all wins. Zero,
+    negative and unreadable values are ignored."""
+
+    headers: tuple[DeadlineHeader, ...] = ()
+    """Further headers that are read. Default none."""
+
+
 class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
@@ -301,8 +326,8 @@ class BodyPolicy(_Section, frozen=True):
     """Which request bodies are shipped to us."""
 
     max_bytes: Bytes = field(name="maxBytes", default=Bytes(1 << 20))
-    """JSON bodies up to this size are asked for; larger ones are costed by their length. Default 1MiB.
-    Envoy's `per_connection_buffer_limit_bytes` must not be below."""
+    """JSON bodies up to this size, compressed and unfolded, are read; larger ones are costed by their length.
+    Default 1MiB. Envoy's `per_connection_buffer_limit_bytes` must not be below."""
 
 
 class CostPolicy(_Section, frozen=True):
@@ -310,6 +335,8 @@ class CostPolicy(_Section, frozen=True):
 
     tokens_per_byte: float = 0.25
     """Prompt tokens per byte of prompt text (of body, where the body is not read). Default 0.25."""
+    compression_ratio: float = 4.0
+    """Bytes of body per byte of a compressed body that is not read. At least 1, default 4: JSON under gzip or zstd."""
     default_prompt_tokens: int = 1000
     """Where neither body nor length is known. Default 1000."""
     default_output_tokens: int = 256
@@ -363,6 +390,8 @@ class Policy(_Section, frozen=True):
     """`required`: who is no tenant we know is answered 401. Default optional: then it is the tenant `default`."""
     trust: TrustPolicy = TrustPolicy()
     """Which of a client's headers are believed."""
+    deadlines: DeadlinesPolicy = DeadlinesPolicy()
+    """How clients tell how long they wait."""
     retry_after: RetryAfterPolicy = RetryAfterPolicy()
     """How refused clients are told when to come back."""
     envoy: EnvoyPolicy = EnvoyPolicy()

@@ -84,6 +84,13 @@ def mean_output_tokens(samples: Sequence[EngineSample]) -> float | None:
     return sum(mean * weight for (mean, _), weight in zip(stated, weights, strict=True)) / sum(weights)
 
 
+def mean_ttft_s(samples: Sequence[EngineSample]) -> float | None:
+    """Over the engines that had first tokens lately. Not remembered: requests are refused for it, and if all were, nothing
+    would ever show that the engines are fast again."""
+    stated = [sample.ttft_mean_s for sample in samples if sample.ttft_mean_s is not None]
+    return sum(stated) / len(stated) if stated else None
+
+
 def merge(members: Sequence[PoolState]) -> PoolState:
     """Limits minimum, rejections and saturation maximum. A member is named where its limit or its rejection binds."""
     limits = (UNLIMITED, UNLIMITED, UNLIMITED)
@@ -177,6 +184,7 @@ class PoolController:
             engines_reporting=len(reporting),
             engine_max_tokens=self.memory.engine_max_tokens,
             expected_output_tokens=self.memory.expected_output_tokens,
+            expected_ttft_s=mean_ttft_s(reporting),
         )
 
     def _remember(self, now: float, limits: Limits, *, reporting: Sequence[EngineSample], demand: Demand) -> Memory:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator
+import sys
+import zlib
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
 from pathlib import Path
 
+import brotli
 import pytest
 
 from extproc.model import End, Outcome
@@ -14,6 +19,11 @@ from extproc.ports import WireEvent
 from extproc.wire.modes import ENDS_EARLY, NO_BODIES
 from tests.integration.wire_stack import wire_stack
 from tests.support.eventually import eventually
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")  # grpc.aio keeps to one loop per process
 JSON_BODY = {"model": "m", "max_tokens": 7, "messages": [{"role": "user", "content": "hi"}]}
@@ -81,6 +91,34 @@ async def test_a_body_of_known_length_keeps_its_content_length(tmp_path: Path) -
         stack.call("body", json=JSON_BODY)
         await eventually(lambda: "body" in stack.upstream.running)
         assert int(stack.upstream.arrived["body"].headers["content-length"]) == len(json.dumps(JSON_BODY))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"),
+    [("gzip", gzip.compress), ("zstd", zstd.compress), ("br", brotli.compress), ("deflate", zlib.compress)],
+)
+async def test_a_compressed_body_is_costed_by_what_it_unfolds_to_and_reaches_the_engine_untouched(
+    tmp_path: Path, encoding: str, pack: Callable[[bytes], bytes]
+) -> None:
+    body = pack(json.dumps({"model": "m", "max_tokens": 7, "prompt": "x" * 40_000}).encode())
+    headers = {"content-type": "application/json", "content-encoding": encoding}
+    async with wire_stack(tmp_path, limit=4) as stack:
+        stack.call("packed", data=BytesIO(body), headers=headers)
+        await eventually(lambda: "packed" in stack.upstream.running)
+        assert sum(load.tokens for load in stack.spine.dispatcher.in_use) == 10_007
+        assert stack.upstream.bodies["packed"] == body
+        assert stack.upstream.arrived["packed"].headers["content-encoding"] == encoding
+        assert int(stack.upstream.arrived["packed"].headers["content-length"]) == len(body)
+
+
+async def test_a_compressed_bomb_costs_what_was_seen_of_it_and_reaches_the_engine_untouched(tmp_path: Path) -> None:
+    bomb = gzip.compress(b'{"prompt": "' + b"x" * (64 << 20) + b'"}', 1)
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    async with wire_stack(tmp_path, limit=4) as stack:
+        stack.call("bomb", data=BytesIO(bomb), headers=headers)
+        await eventually(lambda: "bomb" in stack.upstream.running)
+        assert sum(load.tokens for load in stack.spine.dispatcher.in_use) > (1 << 20) / 4
+        assert stack.upstream.bodies["bomb"] == bomb
 
 
 async def test_a_get_passes_and_holds_neither_slot_nor_stream(tmp_path: Path) -> None:

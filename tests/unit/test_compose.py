@@ -233,6 +233,15 @@ def test_expected_output_is_weighted_by_requests_and_remembered() -> None:
     assert mean_output_tokens((EngineSample(engine="x", at=0),)) is None
 
 
+def test_time_to_first_token_is_of_engines_that_had_some_lately_and_is_forgotten_with_them() -> None:
+    bench = _Bench()
+    bench.samples = {"a:1": EngineSample(engine="a:1", at=0, ttft_mean_s=2.0), "b:2": EngineSample(engine="b:2", at=0)}
+    assert bench.step(0).expected_ttft_s == 2.0
+    bench.samples["b:2"] = EngineSample(engine="b:2", at=0, ttft_mean_s=1.0)
+    assert bench.step(0).expected_ttft_s == 1.5
+    assert bench.step(10).expected_ttft_s is None
+
+
 def test_memory_survives_a_reload() -> None:
     old = _Bench()
     old.sees("a:1", at=0)
