@@ -338,7 +338,7 @@ class CostPolicy(_Section, frozen=True):
     compression_ratio: float = 4.0
     """Bytes of body per byte of a compressed body that is not read. At least 1, default 4: JSON under gzip or zstd."""
     default_prompt_tokens: int = 1000
-    """Where neither body nor length is known. Default 1000."""
+    """Where neither body nor length is known, as of chunked bodies. Default 1000."""
     default_output_tokens: int = 256
     """Where the engines have not yet shown their mean and the body names no maximum. Default 256."""
 

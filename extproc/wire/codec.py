@@ -20,7 +20,7 @@ METADATA_NAMESPACE = "extproc"
 """Where access logs find us: `%DYNAMIC_METADATA(extproc:outcome)%`, `priority`, `pool`, `waited_ms`."""
 
 _SEND, _SKIP = 1, 2  # ProcessingMode.HeaderSendMode
-_NONE, _STREAMED, _BUFFERED, _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = 0, 1, 2, 3, 4, 5  # ProcessingMode.BodySendMode
+_NONE, _STREAMED, _BUFFERED, _FULL_DUPLEX, _GRPC = 0, 1, 2, 4, 5  # ProcessingMode.BodySendMode
 _OVERWRITE = 2  # HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
 _PSEUDO = (":method", ":path", ":authority", ":scheme", ":protocol")
 _UNKNOWN = Received(events.Unknown())
@@ -179,9 +179,6 @@ PASS: bytes = _with_mode(response=_SKIP)
 ASK_BODY: bytes = _with_mode(response=_SEND, request_body=_BUFFERED)
 """To request headers: send the whole body before going on. Only where its length is known to fit Envoy's buffer: of a
 longer one Envoy may neither send it nor refuse the request, and nothing moves any more."""
-ASK_BODY_SO_FAR: bytes = _with_mode(response=_SEND, request_body=_BUFFERED_PARTIAL)
-"""To request headers: send the body, or as much of it as fits Envoy's buffer. Costs the request its `content-length`, so
-it is for bodies that have none."""
 
 
 def _sample() -> bytes:

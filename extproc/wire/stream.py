@@ -164,7 +164,7 @@ class Stream:
         asks = answer.wants_body and not head.bodiless and not self._protocol.ignores_override
         if asks and self._shared.modes.may_ask_body(self._shared.clock.now()):
             self._session.ask_body()
-            await self._reply(codec.ASK_BODY_SO_FAR if head.content_length is None else codec.ASK_BODY)
+            await self._reply(codec.ASK_BODY)
         else:
             await self._decide(None)
 

@@ -162,9 +162,6 @@ class TestReplies:
             "modeOverride": {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED"},
         }
 
-    def test_asking_for_what_fits_of_the_body(self) -> None:
-        assert _read(codec.ASK_BODY_SO_FAR)["modeOverride"] == {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED_PARTIAL"}
-
     def test_sampling_asks_for_the_chunks_of_the_response_and_restates_the_rest(self) -> None:
         assert _read(codec.SAMPLE) == {
             "responseHeaders": {},

@@ -14,9 +14,10 @@ from extproc.sim.openai_request import Endpoint
 from extproc.tickets import Ticket
 from extproc.wire.sampling import LEAST_TOKENS, Places, Sampling, TokenTimes
 
-VLLM = Reply(Endpoint.CHAT, request_id="1", model="m", created=0)
+VLLM = Reply(Endpoint.CHAT, request_id="1", model="m", created=0, usage=True)
+USAGE = VLLM.closing(3, 9).removesuffix(DONE)
 ROLE = VLLM.opening(0)
-ENDING = VLLM.event(0, " last", "stop") + VLLM.usage_event(3, 9) + DONE
+ENDING = VLLM.event(0, " last", "stop") + USAGE + DONE
 
 CHAT = b'data: {"choices":[{"index":0,"delta":{"content":"\\"content\\":\\"x"},"finish_reason":null}]}\n\n'
 WITH_TEXT = {
@@ -39,7 +40,7 @@ WITHOUT_TEXT = {
     "blank lines": b"\n\n\n",
     "role only": ROLE,
     "role without content": b'data: {"choices":[{"index":0,"delta":{"role":"assistant"}}]}\n\n',
-    "usage": VLLM.usage_event(3, 9),
+    "usage": USAGE,
     "done": DONE,
     "end without text": b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n',
     "Messages, start": b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","role":"assistant",'
@@ -74,7 +75,7 @@ def test_whatever_else_a_stream_says_is_no_chunk_of_the_answer(event: bytes) -> 
 
 
 def test_the_first_text_makes_ttft_and_all_of_it_the_time_per_token() -> None:
-    times = _fed(b": ping\n\n", ROLE, *[CHAT] * LEAST_TOKENS, VLLM.usage_event(3, 9), DONE)
+    times = _fed(b": ping\n\n", ROLE, *[CHAT] * LEAST_TOKENS, USAGE, DONE)
     assert times.ttft_s(since=0.5) == 2.5
     assert times.tpot_s() == 1.0
 
