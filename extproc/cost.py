@@ -17,6 +17,10 @@ _MESSAGE_TOKENS = 4
 """Role and separators of one chat message in the common chat templates."""
 _MEDIA_TOKENS = 1000
 """One image or clip of audio, whatever its bytes: about what vision models make of a 1024 x 1024 picture."""
+_MOST_TEXT_BYTES = 1 << 20
+"""A longer body that nobody read is media with a few words: as text it would not fit the context of most models."""
+_MEDIA_BYTES_PER_TOKEN = 512
+"""Of such a body: a photo of 2 MB in base64 is some 4000 tokens at the finest that vision models make of it."""
 _MOST_SEQUENCES = 128
 """OpenAI's bound on `n`; more is taken as this."""
 _MOST_VALUES = 32_768
@@ -98,7 +102,10 @@ def estimate(
     if facts is not None and facts.prompt_tokens is not None:
         prompt = facts.prompt_tokens
     elif length_bytes is not None:
-        prompt = max(1, round(length_bytes * policy.tokens_per_byte))
+        media = facts is None and length_bytes > _MOST_TEXT_BYTES
+        prompt = max(
+            1, round(length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte)
+        )
     else:
         prompt = policy.default_prompt_tokens
     if not generates:

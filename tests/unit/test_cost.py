@@ -153,3 +153,10 @@ def test_a_body_of_very_many_values_is_costed_by_its_length_and_soon(value: byte
 
 def test_a_long_text_is_still_read() -> None:
     assert facts(prompt="Some words, some more, [and] {others}. " * 7_000).prompt_tokens == 68_250
+
+
+@pytest.mark.parametrize(("length", "tokens"), [(1 << 20, 262_144), (2_700_000, 5_273), (20_000_000, 39_062)])
+def test_a_long_body_that_nobody_read_is_costed_as_pictures(length: int, tokens: int) -> None:
+    """As text a photo of 2 MB took the whole pool: it waited until that was empty, and everybody behind it."""
+    cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
+    assert cost == Cost(tokens, 10)
