@@ -28,6 +28,13 @@ _MEDIA_KEYS = frozenset(
 )
 _NO_PROMPT = frozenset(("role", "type", "id", "cache_control", "media_type", "signature", "encrypted_content"))
 """Members of messages and parts that never become prompt text: names, and seals as long as what they seal."""
+_MOST_TEXT_BYTES = 1 << 20
+"""A longer body that nobody read is media with a few words: as text it would not fit the context of most models."""
+_MEDIA_BYTES_PER_TOKEN = 512
+"""Of such a body: a photo of 2 MB in base64 is some 4000 tokens at the finest that vision models make of it."""
+_MOST_VALUES = 32_768
+"""JSON values that are looked at, about a microsecond each. Of more the prompt is told by the length: a megabyte of `{}`
+kept the event loop busy for a third of a second, and a few such bodies made Envoy let everybody pass."""
 
 
 class _Body(msgspec.Struct):
@@ -59,15 +66,47 @@ class _Body(msgspec.Struct):
     stream: Any = None
 
 
+class _Outline(msgspec.Struct):
+    """What is read of a body of too many values: everything but the prompt. The rest is skipped, which costs little."""
+
+    model: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+    best_of: Any = None
+    service_tier: Any = None
+    stream: Any = None
+
+
 _decoder = msgspec.json.Decoder(_Body)
+_outline_decoder = msgspec.json.Decoder(_Outline)
 
 
 def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
     """None where it is no JSON object. Never raises."""
     try:
-        read = _decoder.decode(body)
+        read = _decoder.decode(body) if _most_values(body) <= _MOST_VALUES else _outline_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
+    return BodyFacts(
+        model=read.model if isinstance(read.model, str) else None,
+        prompt_tokens=_prompt_tokens(read, policy) if isinstance(read, _Body) else None,
+        max_output_tokens=next((most for most in maxima if _is_count(most)), None),
+        sequences=(_prompts(read.prompt) if isinstance(read, _Body) else 1)
+        * max(_answers(read.n), _answers(read.best_of)),
+        service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
+        stream=read.stream is True,
+    )
+
+
+def _most_values(body: bytes) -> int:
+    """No fewer than the body holds: each value comes after a comma or an opening bracket, as do parts of its texts."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _prompt_tokens(read: _Body, policy: CostPolicy) -> int:
     text_bytes, other_tokens = _measure(
         [read.messages, read.prompt, read.suffix, read.input, read.system, read.instructions]
     )
@@ -77,15 +116,7 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
     text_bytes += len(bytes(read.tools))
     if isinstance(read.previous_response_id, str):
         other_tokens += policy.default_prompt_tokens  # the conversation so far, which the engine keeps and we never saw
-    maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
-    return BodyFacts(
-        model=read.model if isinstance(read.model, str) else None,
-        prompt_tokens=max(1, round(text_bytes * policy.tokens_per_byte) + other_tokens),
-        max_output_tokens=next((most for most in maxima if _is_count(most)), None),
-        sequences=_prompts(read.prompt) * max(_answers(read.n), _answers(read.best_of)),
-        service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
-        stream=read.stream is True,
-    )
+    return max(1, round(text_bytes * policy.tokens_per_byte) + other_tokens)
 
 
 def estimate(
@@ -100,7 +131,10 @@ def estimate(
     if facts is not None and facts.prompt_tokens is not None:
         prompt = facts.prompt_tokens
     elif length_bytes is not None:
-        prompt = max(1, round(length_bytes * policy.tokens_per_byte))
+        media = facts is None and length_bytes > _MOST_TEXT_BYTES
+        prompt = max(
+            1, round(length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte)
+        )
     else:
         prompt = policy.default_prompt_tokens
     if not generates:

@@ -152,7 +152,7 @@ class RequestHead:
     def content_length(self) -> int | None:
         """Bytes announced, None where absent (chunked) or not a number."""
         text = self.headers.get("content-length", "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 @dataclass(frozen=True, slots=True)

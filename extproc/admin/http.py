@@ -5,13 +5,15 @@ It runs on the service's own event loop, so each answer is built in one go and s
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 
 import msgspec
 import yaml
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.exposition import choose_encoder
 
 from extproc.admin.gauges import SnapshotCollector
@@ -46,9 +48,7 @@ def _json(document: dict[str, Json], status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def _common_headers(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _common_headers(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         response = await handler(request)
     except web.HTTPException as error:  # 404 and 405 arrive as exceptions
@@ -56,6 +56,19 @@ async def _common_headers(
         raise
     response.headers.update(_HEADERS)
     return response
+
+
+def _one_at_a_time() -> Middleware:
+    """One page per turn of the event loop: a thousand that came together would hold up all decisions for their sum."""
+    turn = asyncio.Lock()
+
+    @web.middleware
+    async def wait(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async with turn:
+            await asyncio.sleep(0)  # no handler waits for anything, so that nobody would meet a turn that is taken
+            return await handler(request)
+
+    return wait
 
 
 class AdminServer:
@@ -106,7 +119,7 @@ class AdminServer:
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[_common_headers], client_max_size=1024)
+        application = web.Application(middlewares=[_common_headers, _one_at_a_time()], client_max_size=1024)
         application.add_routes(
             [
                 web.get("/", self._live_page),

@@ -47,8 +47,8 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """None without observations."""
-        return self.sum / self.count if self.count > 0 and self.sum >= 0 else None
+        """None without observations; less than one is none, whatever an engine says."""
+        return self.sum / self.count if self.count >= 1 and self.sum >= 0 else None
 
     def quantile(self, q: float) -> float | None:
         """Interpolated linearly inside its bucket, as PromQL's `histogram_quantile` does; None without observations.

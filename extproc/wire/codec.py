@@ -117,7 +117,7 @@ def _read_response_headers(message: Any) -> Event:
     headers = _headers(part.headers)
     status = headers.get(":status", "")
     return events.ResponseHeaders(
-        status=int(status) if status.isascii() and status.isdigit() else None,
+        status=int(status) if status.isascii() and status.isdigit() and len(status) == 3 else None,
         upstream=_attribute(message, "upstream.address"),
         end_of_stream=part.end_of_stream,
         event_stream=headers.get("content-type", "").startswith("text/event-stream"),

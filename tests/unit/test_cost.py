@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -212,3 +213,29 @@ def test_too_large_needs_to_be_sure() -> None:
     assert not surely_too_large(BodyFacts(prompt_tokens=8000), 4096)
     assert surely_too_large(BodyFacts(prompt_tokens=8200), 4096)
     assert not surely_too_large(BodyFacts(), 4096)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"0", b'""', b'{"a":[]}'])
+def test_a_body_of_very_many_values_is_costed_by_its_length_and_soon(value: bytes) -> None:
+    """They took the event loop a microsecond each: with a few such bodies Envoy let everybody pass."""
+    count = (4 << 20) // (len(value) + 1)
+    body = b'{"model": "m", "max_tokens": 7, "n": 2, "messages": [[],' + b",".join([value] * count) + b"]}"
+    start = time.perf_counter()
+    read = read_body(body, POLICY)
+    assert time.perf_counter() - start < 0.15
+    assert read is not None
+    assert (read.model, read.prompt_tokens, read.max_output_tokens, read.sequences) == ("m", None, 7, 2)
+    cost = estimate(read, POLICY, length_bytes=len(body), generates=True, expected_output_tokens=None)
+    assert cost.prompt_tokens == round(len(body) * POLICY.tokens_per_byte)
+    assert cost.output_tokens == 7
+
+
+def test_a_long_text_is_still_read() -> None:
+    assert facts(prompt="Some words, some more, [and] {others}. " * 7_000).prompt_tokens == 68_250
+
+
+@pytest.mark.parametrize(("length", "tokens"), [(1 << 20, 262_144), (2_700_000, 5_273), (20_000_000, 39_062)])
+def test_a_long_body_that_nobody_read_is_costed_as_pictures(length: int, tokens: int) -> None:
+    """As text a photo of 2 MB took the whole pool: it waited until that was empty, and everybody behind it."""
+    cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
+    assert cost == Cost(tokens, 10)

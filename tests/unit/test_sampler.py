@@ -169,3 +169,9 @@ def test_thaws_with_the_first_token() -> None:
 def test_quantiles(q: float, buckets: tuple[tuple[float, float], ...], expected: float | None) -> None:
     found = Histogram(100, 1, buckets).quantile(q)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_less_than_one_observation_has_no_mean() -> None:
+    """1e18 tokens in 1e-300 requests are an infinite mean, which no request's cost can be."""
+    assert Histogram(1e-300, 1e18).mean is None
+    assert Histogram(1.0, 5.0).mean == 5.0

@@ -109,6 +109,15 @@ class TestDecode:
         message.response_headers.headers.headers.add(key=":status", raw_value=b"2x")
         assert codec.decode(message.SerializeToString()).event == events.ResponseHeaders(None)
 
+    def test_numbers_longer_than_python_reads_are_none(self) -> None:
+        """It refuses more than 4300 digits with an error, and after an error of ours a request passes."""
+        message = official.ProcessingRequest()
+        message.response_headers.headers.headers.add(key=":status", raw_value=b"9" * 5000)
+        assert codec.decode(message.SerializeToString()).event == events.ResponseHeaders(None)
+        event = codec.decode(_request_headers(("content-length", b"9" * 5000)).SerializeToString()).event
+        assert isinstance(event, events.RequestHeaders)
+        assert event.head.content_length is None
+
     def test_bodies_and_trailers(self) -> None:
         body = official.ProcessingRequest()
         body.request_body.body, body.request_body.end_of_stream = b"{}", True
