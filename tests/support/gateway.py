@@ -87,5 +87,5 @@ def counts(pool: Any) -> dict[str, float]:
 @asynccontextmanager
 async def gateway_of(stack: Stack) -> AsyncIterator[Gateway]:
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as http:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=240)) as http:
         yield Gateway(stack, http)
