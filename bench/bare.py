@@ -21,7 +21,7 @@ from extproc.wire.server import server_options
 _GO_ON = codec.admitted(Kind.REQUEST_HEADERS, HeaderChanges())
 
 
-async def _process(_requests: Any, context: Any) -> None:
+async def process(_requests: Any, context: Any) -> None:
     while isinstance(data := await context.read(), bytes):
         event = codec.decode(data).event
         if isinstance(event, RequestHeaders):
@@ -32,7 +32,7 @@ async def _process(_requests: Any, context: Any) -> None:
 
 async def main(listen: str) -> None:
     server = grpc.aio.server(options=server_options(1 << 20))
-    method = grpc.stream_stream_rpc_method_handler(_process)
+    method = grpc.stream_stream_rpc_method_handler(process)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {"Process": method}),))
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     server.add_insecure_port(listen)

@@ -18,28 +18,18 @@ from pathlib import Path
 
 import aiohttp
 
+from bench.child import ROOT, child_process
 from bench.micro import measure_codec_us, measure_decision_us
 from bench.probe import envoy_counter
 from bench.queued import measure_queued_bytes
 from bench.report import BODY_SIZES, NAMES, Cell, Measured, bars, document, tables
 from bench.upstream import upstream_config
-from extproc.sim.processes import Child, start_child, stop_children
 from extproc.sim.stack import Stack, StackError, StackOptions, envoy_binary, free_port
 
-ROOT = Path(__file__).parents[1]
 POLICY = Path(__file__).with_name("policy.yaml")
 CONNECTIONS = 32
 LATENCY_SHARE = 0.4
 """Of a cell's time goes to one connection; the rest to `CONNECTIONS`."""
-
-
-@asynccontextmanager
-async def _child(name: str, *argv: str, folder: Path) -> AsyncIterator[Child]:
-    child = await start_child(name, argv, folder=folder, env={"PYTHONPATH": str(ROOT)})
-    try:
-        yield child
-    finally:
-        await stop_children([child])
 
 
 @asynccontextmanager
@@ -51,8 +41,8 @@ async def gateways() -> AsyncIterator[dict[str, Stack]]:
         config = folder / "upstream.json"
         config.write_text(upstream_config(upstream, f"127.0.0.1:{free_port()}", folder), encoding="utf-8")
         flags = ("--concurrency", "1", "--disable-hot-restart", "--log-level", "error")
-        await stack.enter_async_context(_child("upstream", envoy_binary(), "-c", str(config), *flags, folder=folder))
-        await stack.enter_async_context(_child("bare", sys.executable, "-m", "bench.bare", bare, folder=folder))
+        await stack.enter_async_context(child_process("upstream", envoy_binary(), "-c", str(config), *flags))
+        await stack.enter_async_context(child_process("bare", sys.executable, "-m", "bench.bare", bare))
         engines = (upstream,)
         policy = POLICY.read_text(encoding="utf-8")
         options = {

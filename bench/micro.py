@@ -22,14 +22,17 @@ from extproc.tickets import Ticket
 from extproc.wire import codec
 from extproc.wire.events import Kind
 
-_BATCHES, _PER_BATCH = 21, 500
+_BATCHES, _PER_BATCH = 200, 100
 _DECISIONS = 5000
 _IN_FLIGHT = 64
 _CHANGES = HeaderChanges(set=(("x-vllm-priority", "1"), ("x-extproc-priority", "P1")), remove=("x-priority",))
 
 
 def measure_codec_us() -> dict[str, float]:
-    """Per kind of message, to read it and to have the reply: medians over batches."""
+    """Per kind of message, to read it and to have the reply.
+
+    The fastest of many batches: what else runs on the machine can only add to the codec's own time.
+    """
     headers, body, response = request_headers(131_072), request_body(chat_body(2048)), response_headers()
 
     def admit() -> None:
@@ -51,18 +54,19 @@ def _batched_us(action: Callable[[], object]) -> float:
         for _ in range(_PER_BATCH):
             action()
         spans.append(time.perf_counter() - start)
-    return 1e6 * statistics.median(spans) / _PER_BATCH
+    return 1e6 * min(spans) / _PER_BATCH
 
 
 async def measure_decision_us(policy_text: str) -> dict[int, float]:
     """p50 of classify, cost, admit and end together, per body size, with `_IN_FLIGHT` requests out and metrics on."""
-    admission = _admission(parse_policy(policy_text))
+    policy = parse_policy(policy_text)
+    admission = build_admission(policy, Metrics(pool.name for pool in policy.pools))
     return {size: _decision_us(admission, size) for size in (0, 2048, 131_072)}
 
 
-def _admission(policy: Policy) -> Admission:
+def build_admission(policy: Policy, metrics: Metrics) -> Admission:
+    """The real spine, as the service builds it, with ample limits."""
     clock = LoopClock(asyncio.get_running_loop())
-    metrics = Metrics(pool.name for pool in policy.pools)
     pools = [Pool(p, policy, scrape=False, clock=clock, metrics=metrics, random=Random(1)) for p in policy.pools]
     for pool in pools:
         pool.ledger.publish(_ample(pool))
