@@ -24,7 +24,7 @@ class Leaving(StrEnum):
     """After the first bytes of the answer's body."""
 
 
-QUEUED_S = 0.02
+QUEUED_S = 0.03
 
 
 async def call(host: str, port: int, request: bytes, leaving: Leaving = Leaving.NEVER) -> str:

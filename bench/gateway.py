@@ -23,6 +23,7 @@ from bench.micro import measure_codec_us, measure_decision_us
 from bench.probe import envoy_counter
 from bench.queued import measure_queued_bytes
 from bench.report import BODY_SIZES, NAMES, Cell, Measured, bars, document, tables
+from bench.streams import measure_stream_us
 from bench.upstream import upstream_config
 from extproc.sim.stack import Stack, StackError, StackOptions, envoy_binary, free_port
 
@@ -91,12 +92,13 @@ async def _assert_nothing_slipped_by(stack: Stack) -> None:
 
 
 async def run(options: argparse.Namespace) -> int:
-    codec = measure_codec_us()
+    policy = POLICY.read_text(encoding="utf-8")
     measured = Measured(
         cells=await measure_paths(options.rounds, options.seconds),
-        codec_us=codec,
-        decision_us=await measure_decision_us(POLICY.read_text(encoding="utf-8")),
-        queued_request_bytes=await measure_queued_bytes(options.queued),
+        codec_us=measure_codec_us(),
+        decision_us=await measure_decision_us(policy),
+        stream_us=await measure_stream_us(policy),
+        queued=await measure_queued_bytes(options.queued),
     )
     if options.json is not None:
         options.json.write_text(json.dumps(document(measured), indent=1) + "\n", encoding="utf-8")
@@ -107,8 +109,8 @@ async def run(options: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make bench", description=__doc__.partition("\n\n")[0])
     parser.add_argument("--json", type=Path, help="file for the numbers")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds over all cells (5: about two minutes)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="per cell and round")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds over all cells (10: about three minutes)")
+    parser.add_argument("--seconds", type=float, default=1.2, help="per cell and round")
     parser.add_argument("--queued", type=int, default=10_000, help="requests in the queue when memory is measured")
     try:
         return asyncio.run(run(parser.parse_args()))

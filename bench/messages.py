@@ -52,11 +52,11 @@ def response_headers() -> bytes:
     """With the engine's address, which `response_attributes` asks for."""
     headers = {
         ":status": "200",
-        "content-type": "text/event-stream; charset=utf-8",
+        "content-type": "application/json",
         "server": "uvicorn",
         "date": "Thu, 01 Jan 2026 00:00:00 GMT",
         "x-envoy-upstream-service-time": "12",
-        "transfer-encoding": "chunked",
+        "content-length": "512",
     }
     message = ProcessingRequest.FromString(_bytes("response_headers", headers))
     message.attributes["envoy.filters.http.ext_proc"].update({"upstream.address": "10.0.0.1:8000"})
