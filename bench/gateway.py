@@ -54,7 +54,7 @@ async def gateways() -> AsyncIterator[dict[str, Stack]]:
         yield {name: await stack.enter_async_context(Stack(options[name])) for name in NAMES}
 
 
-async def _load(stack: Stack, *, connections: int, seconds: float, body_bytes: int) -> dict[str, float]:
+async def load(stack: Stack, *, connections: int, seconds: float, body_bytes: int) -> dict[str, float]:
     host, _, port = stack.gateway_address.partition(":")
     argv = (sys.executable, "-m", "bench.load", host, port, str(connections), str(seconds), str(body_bytes))
     process = await asyncio.create_subprocess_exec(*argv, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
@@ -70,8 +70,8 @@ async def measure_paths(rounds: int, seconds: float) -> list[Cell]:
     async with gateways() as stacks:
         for _ in range(rounds):
             for (name, size), cell in cells.items():
-                alone = await _load(stacks[name], connections=1, seconds=LATENCY_SHARE * seconds, body_bytes=size)
-                together = await _load(
+                alone = await load(stacks[name], connections=1, seconds=LATENCY_SHARE * seconds, body_bytes=size)
+                together = await load(
                     stacks[name], connections=CONNECTIONS, seconds=(1 - LATENCY_SHARE) * seconds, body_bytes=size
                 )
                 cell.p50_ms.append(alone["p50_ms"])
