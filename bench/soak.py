@@ -48,6 +48,7 @@ queues:
   - {{priority: P2, name: two, maxQueueSize: 500, timeout: 30s, dropPolicy: tail}}
 pools:
   - {{name: main, engines: {{static: []}}, controllers: [fixed], fixed: {{limit: {{requests: {LIMIT}}}}}}}
+trust: {{headers: [x-tenant-id]}}
 """
 _LEAVE = [leaving for leaving in Leaving if leaving is not Leaving.NEVER]
 _ERROR_LINE = re.compile(r"\[(error|critical)|^Traceback|\"level\": ?\"(error|critical)\"", re.IGNORECASE)

@@ -54,9 +54,12 @@ class Gateway:
         async with self.http.get(self.url + path) as response:
             return Reply(response.status, response.headers, await response.read(), 0.0)
 
+    async def admin(self, path: str) -> str:
+        async with self.http.get(self.stack.admin_url + path) as response:
+            return await response.text()
+
     async def state(self) -> Any:
-        async with self.http.get(self.stack.admin_url + "/state") as response:
-            return await response.json()
+        return json.loads(await self.admin("/state"))
 
     async def pool(self) -> Any:
         [pool] = (await self.state())["pools"]
