@@ -23,7 +23,7 @@ from extproc.wire import codec
 from extproc.wire.events import Kind
 
 _BATCHES, _PER_BATCH = 200, 100
-_DECISIONS = 5000
+_DECISION_BATCHES, _DECISIONS = 20, 300
 _IN_FLIGHT = 64
 _CHANGES = HeaderChanges(set=(("x-vllm-priority", "1"), ("x-extproc-priority", "P1")), remove=("x-priority",))
 
@@ -58,10 +58,11 @@ def _batched_us(action: Callable[[], object]) -> float:
 
 
 async def measure_decision_us(policy_text: str) -> dict[int, float]:
-    """p50 of classify, cost, admit and end together, per body size, with `_IN_FLIGHT` requests out and metrics on."""
+    """p50 of classify, cost, admit and end together, per body size, with `_IN_FLIGHT` requests out and metrics on; of the
+    quietest batch, as for the codec."""
     policy = parse_policy(policy_text)
     admission = build_admission(policy, Metrics(pool.name for pool in policy.pools))
-    return {size: _decision_us(admission, size) for size in (0, 2048, 131_072)}
+    return {size: min(_decision_us(admission, size) for _ in range(_DECISION_BATCHES)) for size in (0, 2048, 131_072)}
 
 
 def build_admission(policy: Policy, metrics: Metrics) -> Admission:
