@@ -13,11 +13,12 @@ import re
 import statistics
 import sys
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
 import aiohttp
+import msgspec
 
 from bench.child import child_process
 from bench.client import Leaving, call
@@ -90,6 +91,11 @@ class Soak:
             f"Envoy let {self.slipped_by} requests pass without asking (0)": self.slipped_by == 0,
             f"{len(self.error_lines)} error lines in the logs (0)": not self.error_lines,
         }
+
+    def document(self) -> dict[str, object]:
+        """What is written as JSON."""
+        seen: dict[str, object] = msgspec.to_builtins(self)
+        return {**seen, "growth": self.growth, "bars": self.bars()}
 
 
 async def soak(requests: int, seed: int) -> Soak:
@@ -172,8 +178,7 @@ def main() -> int:
         print(error or f"not done within {LONGEST_S:.0f} s", file=sys.stderr)  # noqa: T201
         return 1
     if options.json is not None:
-        document = asdict(seen) | {"growth": seen.growth, "bars": seen.bars()}
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        options.json.write_text(json.dumps(seen.document(), indent=1) + "\n", encoding="utf-8")
     print(f"{seen.requests} requests in {seen.seconds:.0f} s: {dict(seen.fates)}; decided: {dict(seen.decided)}")  # noqa: T201
     print("RSS by tenth, MB:", *(f"{rss / 1e6:.1f}" for rss in [*seen.rss_by_tenth, seen.rss_end]))  # noqa: T201
     for line in seen.error_lines[:10]:
