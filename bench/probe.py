@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from extproc.sim.stack import Stack
+from extproc.sim.stack import Stack, StackError
 
 
 def rss_bytes(pid: int) -> int:
@@ -19,9 +19,12 @@ def rss_bytes(pid: int) -> int:
 
 
 async def envoy_counter(http: aiohttp.ClientSession, stack: Stack, name: str) -> int:
-    """The sum of all counters whose name ends in `name`."""
+    """The sum of all counters whose name ends in `name`. Raises `StackError` where there is none: its silence proves nothing."""
     async with http.get(f"{stack.envoy_admin_url}/stats", params={"filter": f"{name}$"}) as response:
-        return sum(int(value) for value in re.findall(r": (\d+)$", await response.text(), re.MULTILINE))
+        values = re.findall(r": (\d+)$", await response.text(), re.MULTILINE)
+    if not values:
+        raise StackError(f"this Envoy has no counter {name}")
+    return sum(int(value) for value in values)
 
 
 async def service_state(http: aiohttp.ClientSession, admin_url: str) -> Any:
