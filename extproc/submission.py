@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.model import DEFAULT_TENANT, Api, Cost, Priority, Tenant
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
 
     priority: Priority
