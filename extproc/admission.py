@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from msgspec import Struct
+
 from extproc.classify import PRIORITY_HEADER, Classifier, HeadClass
 from extproc.config import Policy, PoolPolicy
 from extproc.cost import estimate, read_body, surely_too_large, unread_length
@@ -31,8 +33,7 @@ class Pass:
     outcome: Outcome = Outcome.PASSED
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(Struct, frozen=True):
     """A request classified as far as its headers allow. `wants_body`: its body tells the cost, and is worth shipping."""
 
     head: RequestHead

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import unquote
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from extproc.config import ClassificationRule, Policy, When
 from extproc.model import Api, BodyFacts, Priority, RequestHead, Tenant
@@ -16,8 +15,7 @@ _ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
 PRIORITY_HEADER = "x-priority"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadClass:
+class HeadClass(Struct, frozen=True):
     """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
 
     `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.

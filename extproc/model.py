@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+from msgspec import Struct
+
 
 class Priority(IntEnum):
     """How much a request matters; P0 most. Inside the process an index, on every wire the label `P0`, `P1`, `P2`."""
@@ -75,8 +77,7 @@ class End(StrEnum):
     """The stream is gone but the request may still run upstream: its hold becomes ghost load."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True, gc=False):
     """An amount of a pool's capacity: KV tokens and sequence slots. `inf` means no bound (limits only)."""
 
     tokens: float = 0.0
@@ -114,8 +115,7 @@ def least(a: Load, b: Load) -> Load:
     return Load(min(a.tokens, b.tokens), min(a.slots, b.slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, gc=False):
     """What one request takes from a pool: estimated prompt tokens, expected output tokens, sequences."""
 
     prompt_tokens: int
@@ -132,8 +132,7 @@ Metadata = Callable[[str, tuple[str, ...]], str | None]
 """Text at a path inside a namespace of Envoy's dynamic metadata; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """A request as its headers tell it. `headers`: lower-case names, the last value of each; pseudo headers are fields.
 
     The last, because hops append: where a name is repeated, the later value comes from the hop nearer to us, and a client's

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
+
+from msgspec import Struct
 
 from extproc.model import NOTHING, Demand, End, Fleet, Latency, Load, Outcome, PoolState, Priority
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True, gc=False):
     """One waiter that a replica asks capacity for. `waited_s`: how long it has waited already."""
 
     priority: Priority
@@ -19,8 +19,7 @@ class Want:
     waited_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
 
     `waiting`: per priority, of all waiters, wants included. `ghosts`: load newly turned into ghost load since the last ask.
@@ -34,8 +33,7 @@ class Ask:
     mean_hold_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     """The ledger's answer. `admitted`: how many of the wants, from the front, may go; the first refused stops the line.
 
     `total`: the pool's load in use over all replicas, ghost load included, after admission.

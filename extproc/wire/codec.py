@@ -22,7 +22,7 @@ METADATA_NAMESPACE = "extproc"
 _SEND, _SKIP = 1, 2  # ProcessingMode.HeaderSendMode
 _NONE, _STREAMED, _BUFFERED, _FULL_DUPLEX, _GRPC = 0, 1, 2, 4, 5  # ProcessingMode.BodySendMode
 _OVERWRITE = 2  # HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
-_PSEUDO = (":method", ":path", ":authority", ":scheme", ":protocol")
+_OTHER_PSEUDO = (":authority", ":scheme", ":protocol")
 _UNKNOWN = Received(events.Unknown())
 
 
@@ -79,17 +79,15 @@ def _text(raw: bytes) -> str:
 
 def _read_request_headers(message: Any) -> Event:
     part = message.request_headers
-    headers = _headers(part.headers)
-    pseudo = {name: headers.pop(name) for name in _PSEUDO if name in headers}
-    head = RequestHead(
-        method=pseudo.get(":method", ""),
-        path=pseudo.get(":path", ""),
-        headers=headers,
-        bodiless=part.end_of_stream,
-        request_id=headers.get("x-request-id", ""),
-        metadata=_metadata(message) if message.HasField("metadata_context") else None,
-    )
-    return events.RequestHeaders(head, part.end_of_stream)
+    headers, bodiless = _headers(part.headers), part.end_of_stream
+    take = headers.pop
+    method, path = take(":method", ""), take(":path", "")
+    for name in _OTHER_PSEUDO:
+        take(name, None)
+    request_id = headers.get("x-request-id", "")
+    metadata = _metadata(message) if message.HasField("metadata_context") else None
+    head = RequestHead(method, path, headers, bodiless, request_id, metadata)
+    return events.RequestHeaders(head, bodiless)
 
 
 def _metadata(message: Any) -> Metadata:
@@ -126,9 +124,11 @@ def _read_response_headers(message: Any) -> Event:
 
 def _attribute(message: Any, name: str) -> str:
     """An attribute that Envoy's `request_attributes` or `response_attributes` asks for; empty where it does not."""
-    for struct in message.attributes.values():
-        if name in struct.fields:
-            return str(struct.fields[name].string_value)
+    attributes = message.attributes
+    for filter_name in attributes:
+        fields = attributes[filter_name].fields
+        if name in fields:
+            return str(fields[name].string_value)
     return ""
 
 

@@ -29,7 +29,7 @@ class WireServer:
         self._service = service
         self._listen = listen
         self._handlers = (service.handler(), *handlers)
-        self._options = _options(max_body_bytes)
+        self._options = server_options(max_body_bytes)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self.address = listen
@@ -97,7 +97,7 @@ class WireServer:
             await self._health.set(name, status)
 
 
-def _options(max_body_bytes: int) -> list[tuple[str, int]]:
+def server_options(max_body_bytes: int) -> list[tuple[str, int]]:
     """Milliseconds and bytes, as grpc wants them."""
     return [
         # A body comes in one message. The policy may raise its bound while we run, hence the floor.

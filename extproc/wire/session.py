@@ -6,8 +6,9 @@ there is an answer: messages that the state did not call for are continued, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from extproc.model import End, RequestHead
 from extproc.wire import events
@@ -29,38 +30,33 @@ class Phase(StrEnum):
     """Passed or refused: what still comes is continued and means nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive:
+class Arrive(Struct, frozen=True):
     """Ask admission about the headers, then call one of `passed`, `ask_body`, `admitted`, `refused`."""
 
     head: RequestHead
 
 
-@dataclass(frozen=True, slots=True)
-class Decide:
+class Decide(Struct, frozen=True, gc=False):
     """Ask admission again, then call `passed`, `admitted` or `refused`. `body` None: asked for, but there is none."""
 
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(Struct, frozen=True, gc=False):
     """Send the reply that changes nothing. `unexpected`: the state did not call for this message."""
 
     kind: Kind
     unexpected: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunsUndecided:
+class RunsUndecided(Struct, frozen=True, gc=False):
     """The engine answers though the body that we asked for never came: Envoy's mode does not let us ask, and the request
     runs upstream. Account for it, then continue."""
 
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True, gc=False):
     """There is no reply to a message of unknown kind: end the stream, which Envoy takes for *go on without me*."""
 
 

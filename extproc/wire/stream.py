@@ -61,10 +61,11 @@ class Stream:
 
     async def run(self) -> None:
         """Returns when the stream has ended, or when it is best ended by us."""
-        while isinstance(data := await self._next(), bytes):
-            await self._handle(codec.decode(data))
+        while await self._step():
             if self._broken:
                 return
+            if self._waiting is not None:
+                await self._await_verdict(self._waiting)
         self.finish()
         await asyncio.sleep(_LINGER_S)
 
@@ -75,6 +76,14 @@ class Stream:
             await self._write(codec.CONTINUE[self._session.owed])
 
     # -- messages -------------------------------------------------------------------------------------------------
+
+    async def _step(self) -> bool:
+        """One message; False at the end. Nothing of it is kept: a body must not stay in memory while its request waits."""
+        data = await self._next()
+        if not isinstance(data, bytes):
+            return False
+        await self._handle(codec.decode(data))
+        return True
 
     async def _next(self) -> object:
         if self._ahead is None:
@@ -170,14 +179,19 @@ class Stream:
 
     async def _decide(self, body: bytes | None) -> None:
         answer = self._ask_gate(body)
-        waited_from = self._waited_from = self._shared.clock.now()
         if isinstance(answer, Waiting):
-            self._waiting = answer
-            if not await self._wait(answer):
-                return
-            answer, self._waiting = answer.verdict.result(), None
-            self._shared.modes.waited(self._shared.clock.now() - waited_from, self._timeout_s, cut=False)
-        await self._answer(answer, waited_s=self._shared.clock.now() - waited_from)
+            self._waiting = answer  # `run` waits, when the message is forgotten
+        else:
+            await self._answer(answer, waited_s=0.0)
+
+    async def _await_verdict(self, waiting: Waiting) -> None:
+        self._waited_from = self._shared.clock.now()
+        if not await self._wait(waiting):
+            return
+        self._waiting = None
+        waited_s = self._shared.clock.now() - self._waited_from
+        self._shared.modes.waited(waited_s, self._timeout_s, cut=False)
+        await self._answer(waiting.verdict.result(), waited_s=waited_s)
 
     def _ask_gate(self, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
         candidate, self._candidate = self._candidate, None

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import brotli
 import pytest
+from msgspec import structs
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
@@ -63,7 +64,7 @@ async def test_only_json_of_a_fitting_size_is_shipped() -> None:
     assert wants_body(gateway, head(content_type="application/json; charset=utf-8"))
     assert not wants_body(gateway, head(length=1001))
     assert not wants_body(gateway, head(length=0))
-    assert not wants_body(gateway, replace(head(), bodiless=True))
+    assert not wants_body(gateway, structs.replace(head(), bodiless=True))
     assert not wants_body(gateway, head(content_type="multipart/form-data"))
     assert wants_body(gateway, head(content_encoding="zstd"))
     assert wants_body(gateway, head(content_encoding="identity, X-Gzip"))

@@ -19,6 +19,7 @@ from extproc.ports import WireEvent
 from extproc.wire.modes import ENDS_EARLY, NO_BODIES
 from tests.integration.wire_stack import wire_stack
 from tests.support.eventually import eventually
+from tests.support.minimal_envoy import envoy_version
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -124,11 +125,16 @@ async def test_a_compressed_bomb_costs_what_was_seen_of_it_and_reaches_the_engin
         assert stack.upstream.bodies["bomb"] == bomb
 
 
+KEEPS_STREAMS = envoy_version() < (1, 40)
+"""1.36 keeps an ext_proc stream to the end of its request, whatever the mode; 1.40 closes it once it has nothing to send."""
+
+
 async def test_a_get_passes_and_holds_neither_slot_nor_stream(tmp_path: Path) -> None:
     async with wire_stack(tmp_path) as stack:
         stack.call("models", method="GET", path="/v1/models")
         await eventually(lambda: "models" in stack.upstream.running)
-        await eventually(lambda: stack.service.streams == 0)
+        if not KEEPS_STREAMS:
+            await eventually(lambda: stack.service.streams == 0)
         assert stack.spine.running == 0
         assert stack.observer.outcomes == {Outcome.PASSED: 1}
 
@@ -245,11 +251,12 @@ async def test_header_bytes_that_are_not_utf8_harm_nobody(tmp_path: Path) -> Non
 
 
 async def test_a_filter_that_allows_no_override_is_found_out_by_its_behaviour(tmp_path: Path) -> None:
+    wrong = {NO_BODIES} if KEEPS_STREAMS else {NO_BODIES, ENDS_EARLY}
     async with wire_stack(tmp_path, limit=500, allow_override=False, response_trailers="SKIP") as stack:
         for number in range(200):  # on a busy machine some streams take too long to count
             stack.call(f"s{number}", json=JSON_BODY if number == 0 else None)
             await eventually(lambda: len(stack.upstream.running) == number + 1)  # noqa: B023
-            if set(stack.server.warnings) == {NO_BODIES, ENDS_EARLY}:
+            if number >= 25 and set(stack.server.warnings) == wrong:
                 break
         else:
             pytest.fail(f"only found out: {stack.server.warnings}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +32,14 @@ class EnvoyOptions:
     message_timeout: str = "0.25s"
     max_message_timeout: str = "300s"
     connection_buffer_bytes: int = 1 << 20
+
+
+def envoy_version() -> tuple[int, int]:
+    """Of the binary under test: major and minor."""
+    said = subprocess.run([envoy_binary(), "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = re.search(r"/(\d+)\.(\d+)\.\d+", said)
+    assert found, said
+    return int(found[1]), int(found[2])
 
 
 @asynccontextmanager
