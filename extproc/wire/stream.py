@@ -28,8 +28,9 @@ from extproc.wire.shared import Context, Gate, Shared
 
 _log = structlog.get_logger(__name__)
 
-OVERRIDE_MARGIN_S = 1.0
-"""Added to the longest wait when Envoy is told how long to wait: our answer must be first."""
+OVERRIDE_MARGIN_S = 5.0
+"""Added to the longest wait when Envoy is told how long to wait, up to its maximum: our answer must be first, also after
+Envoy or its machine stood still for a while."""
 _LINGER_S = 0.05
 """Envoy half-closes a stream and resets it right after. A handler that returns between the two makes grpc send a status
 on a cancelled call, which is reported to leak memory there; so its end waits for the reset, which does not always come."""

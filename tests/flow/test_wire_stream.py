@@ -20,6 +20,7 @@ from extproc.tickets import Ticket, Waiting
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.modes import IGNORES_OVERRIDE, NO_BODIES
 from extproc.wire.shared import Gate
+from extproc.wire.stream import OVERRIDE_MARGIN_S
 from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
 
@@ -186,7 +187,7 @@ async def test_waiting_sends_one_override_and_then_the_verdict() -> None:
     running = await driver.occupy()
     waiter = driver.open()
     await waiter.headers()
-    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 9
+    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 8 + OVERRIDE_MARGIN_S
     assert len(waiter.call.written) == 1
     await asyncio.sleep(2)
     await running.eof()
@@ -248,7 +249,7 @@ async def test_a_wait_that_outlived_envoys_timer_in_a_stall_becomes_ghost_load()
     await driver.occupy()
     waiter = driver.open()
     await waiter.headers()
-    driver.stall(9.5)
+    driver.stall(8 + OVERRIDE_MARGIN_S + 0.5)
     waiter.call.incoming.put_nowait(grpc.aio.EOF)
     waiter.task.cancel()
     await asyncio.wait({waiter.task})
