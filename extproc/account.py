@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.capacity import GHOST_HOLD_S, faded, fits
-from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Load, PoolState, Priority
 from extproc.ports import Want
 
 DEAD_AFTER_S = 2.0
@@ -123,10 +123,9 @@ class Account:
         elsewhere = self._elsewhere(now, report.replica)
         used = [others + own for others, own in zip(elsewhere.used, report.in_use, strict=True)]
         ghosts = elsewhere.ghosts + report.ghosts
+        cap = UNLIMITED if self.state is None else _cap(base, now - base_at, self.state.limits[0])
         in_use = list(report.in_use)
-        admitted, capped = self._admit(
-            now, report, elsewhere.first, used=used, ghosts=ghosts, in_use=in_use, base=(base, base_at)
-        )
+        admitted, capped = self._admit(now, report, elsewhere.first, used=used, ghosts=ghosts, in_use=in_use, cap=cap)
         heads = () if capped else _heads(report, admitted, now)
         first, second, third = in_use
         self.entries[report.replica] = Entry(
@@ -194,12 +193,11 @@ class Account:
         used: list[Load],
         ghosts: Load,
         in_use: list[Load],
-        base: tuple[Load | None, float],
+        cap: Load,
     ) -> tuple[int, bool]:
         """How many go, and whether it was the replica's own cap that stopped the line. Adds them to `used` and `in_use`."""
         if self.state is None:
             return 0, False
-        cap = _cap(base[0], now - base[1], self.state.limits[0])
         for count, want in enumerate(report.wants):
             if first is not None and first < Head(want.priority, now - want.waited_s, report.replica, want.load):
                 return count, False
@@ -237,7 +235,7 @@ def _heads(report: Report, admitted: int, now: float) -> tuple[Head, ...]:
 def _cap(base: Load | None, for_s: float, limit: Load) -> Load:
     """What a replica may hold `for_s` after its base was taken; unbounded where it has none, or has it no more."""
     if base is None or for_s >= RAMP_S:
-        return Load(math.inf, math.inf)
+        return UNLIMITED
     if for_s < REPORT_S:
         return base
     risen = (for_s - REPORT_S) / (RAMP_S - REPORT_S)
