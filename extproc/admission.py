@@ -8,14 +8,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from extproc.classify import PRIORITY_HEADER, Classifier, HeadClass
-from extproc.config import Policy
+from extproc.config import Policy, PoolPolicy
 from extproc.cost import estimate, read_body, surely_too_large
 from extproc.dispatcher import Dispatcher
-from extproc.model import BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.errors import ConfigError, Problem
+from extproc.model import DEFAULT_TENANT, BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.outcomes import MESSAGES
 from extproc.ports import Observer
-from extproc.tickets import Submission, Ticket, Waiting
+from extproc.submission import Submission
+from extproc.tenants import TENANT_HEADER, Tenants
+from extproc.tickets import Ticket, Waiting
 
 _PATIENCE_HEADER = "x-stainless-read-timeout"
 
@@ -39,19 +44,36 @@ class Candidate:
 class Admission:
     """One policy snapshot over its pools' dispatchers."""
 
-    def __init__(self, policy: Policy, dispatchers: Mapping[str, Dispatcher], observer: Observer) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        dispatchers: Mapping[str, Dispatcher],
+        observer: Observer,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """`environment`: where `upstreamAuth: env:NAME` looks. Raises ConfigError where a variable is not set."""
         self._policy = policy
         self._classifier = Classifier(policy)
+        self._tenants = Tenants(policy)
         self._dispatchers = dispatchers
         self._observer = observer
-        self._changes = {priority: _header_changes(priority) for priority in Priority}
+        self._changes = {
+            (pool.name, priority): _header_changes(priority, _credentials(pool, environment))
+            for pool in policy.pools
+            for priority in Priority
+        }
 
     def arrive(self, head: RequestHead) -> Pass | Candidate | Rejection:
         """On request headers."""
-        head_class = self._classifier.head(head)
+        tenant = self._tenants.resolve(head)
+        head_class = self._classifier.head(head, tenant or DEFAULT_TENANT)
         if head_class is None:
             self._observer.decided(Outcome.PASSED, None, "", waited_s=0.0)
             return Pass()
+        if tenant is None:
+            self._observer.decided(Outcome.UNAUTHENTICATED, None, "", waited_s=0.0)
+            return Rejection(Outcome.UNAUTHENTICATED, MESSAGES[Outcome.UNAUTHENTICATED], head_class.api)
         if head_class.settled:
             submission = self._submission(head, head_class, head_class.priority, head_class.pool, None, None)
             if refusal := self._dispatchers[head_class.pool].refuse_on_arrival(submission):
@@ -78,7 +100,7 @@ class Admission:
 
     def header_changes(self, ticket: Ticket) -> HeaderChanges:
         """What an admitted request's headers become on the way to the engine."""
-        return self._changes[ticket.priority]
+        return self._changes[ticket.pool, ticket.priority]
 
     def drain(self) -> None:
         """Nobody is let in from now on; who waits is answered `draining`."""
@@ -111,7 +133,7 @@ class Admission:
             generates=head_class.generates,
             expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
         )
-        return Submission(priority, cost, head_class.api, len(body or b""), _patience_s(head))
+        return Submission(priority, cost, head_class.api, len(body or b""), _patience_s(head), head_class.tenant)
 
 
 def _patience_s(head: RequestHead) -> float:
@@ -123,9 +145,22 @@ def _patience_s(head: RequestHead) -> float:
     return patience if patience > 0 else math.inf
 
 
-def _header_changes(priority: Priority) -> HeaderChanges:
+def _credentials(pool: PoolPolicy, environment: Mapping[str, str]) -> HeaderChanges:
+    """What becomes of a client's credentials before an engine of the pool sees them."""
+    match pool.upstream_auth:
+        case "keep":
+            return HeaderChanges()
+        case "strip":
+            return HeaderChanges(remove=("authorization", "x-api-key"))
+        case source:
+            name = source.removeprefix("env:")
+            if not environment.get(name):
+                problem = Problem(f"pools[{pool.name}].upstreamAuth", f"the environment variable {name} is not set")
+                raise ConfigError("environment", [problem])
+            return HeaderChanges(set=(("authorization", f"Bearer {environment[name]}"),), remove=("x-api-key",))
+
+
+def _header_changes(priority: Priority, credentials: HeaderChanges) -> HeaderChanges:
     """vLLM: lower runs first, and this header beats the body's `priority`, so it is always ours."""
-    return HeaderChanges(
-        set=(("x-vllm-priority", str(int(priority))), ("x-extproc-priority", str(priority))),
-        remove=(PRIORITY_HEADER,),
-    )
+    ours = (("x-vllm-priority", str(int(priority))), ("x-extproc-priority", str(priority)))
+    return HeaderChanges(set=ours + credentials.set, remove=(PRIORITY_HEADER, TENANT_HEADER, *credentials.remove))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from extproc.admin.metrics import Metrics
 from extproc.admission import Admission
 from extproc.clock import Clock, LoopClock, wall_clock
 from extproc.config import EnginesPolicy, Policy, PoolPolicy, load_policy
-from extproc.config.plain import to_plain
+from extproc.config.plain import masked, to_plain
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
@@ -106,13 +107,13 @@ class Pool:
 
     def _queue(self, priority: Priority, now: float) -> QueueSnapshot:
         band = self.dispatcher.bands[priority]
-        head = band.head()
+        oldest = band.oldest()
         return QueueSnapshot(
             name=band.policy.name,
             max_size=band.policy.max_queue_size,
             waiting=band.count,
             waiting_load=band.load,
-            oldest_wait_s=now - head.arrived if head else None,
+            oldest_wait_s=now - oldest.arrived if oldest else None,
         )
 
 
@@ -143,7 +144,8 @@ class Service:
             Pool(pool, policy, scrape=options.scrape, clock=clock, metrics=self._metrics, random=random)
             for pool in policy.pools
         )
-        self._admission = Admission(policy, {pool.name: pool.dispatcher for pool in self._pools}, self._metrics)
+        dispatchers = {pool.name: pool.dispatcher for pool in self._pools}
+        self._admission = Admission(policy, dispatchers, self._metrics, environment=os.environ)
         self._policy_snapshot = PolicySnapshot(options.policy_file, _fingerprint(policy), wall_clock())
         self._lag = LoopLag(clock)
         service = ExtProcService(
@@ -151,7 +153,10 @@ class Service:
         )
         self._wire = WireServer(service, listen=options.listen, max_body_bytes=policy.body.max_bytes)
         self._admin = AdminServer(
-            listen=options.admin_listen, source=self, metrics=self._metrics, policy_view=lambda: to_plain(policy)
+            listen=options.admin_listen,
+            source=self,
+            metrics=self._metrics,
+            policy_view=lambda: masked(to_plain(policy)),
         )
 
     async def run(self, stop: asyncio.Event) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from msgspec import UNSET
 
 from extproc.config import ClassificationRule, Policy, When
-from extproc.model import Api, BodyFacts, Priority, RequestHead
+from extproc.model import Api, BodyFacts, Priority, RequestHead, Tenant
 
 _GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
 _SCORING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
@@ -27,12 +27,14 @@ class HeadClass:
     priority: Priority
     pool: str
     settled: bool
+    tenant: Tenant
 
 
 class Classifier:
     """A policy's classification, prepared once per policy.
 
-    The priority comes from the trusted header, else from the first rule that holds and names one, else it is P1. The pool
+    The priority comes from the trusted header, else from the first rule that holds and names one, else from the tenant,
+    else it is P1. The pool
     comes from the first rule that holds and names one, else from the model, else it is the first.
     """
 
@@ -46,25 +48,27 @@ class Classifier:
         catch_all = [pool.name for pool in policy.pools if not pool.models]
         self._default_pool = catch_all[0] if catch_all else policy.pools[0].name
         self._one_pool = len(policy.pools) == 1
+        self._of_tenant = {tenant.name: tenant.priority for tenant in policy.tenants if tenant.priority is not UNSET}
 
-    def head(self, head: RequestHead) -> HeadClass | None:
+    def head(self, head: RequestHead, tenant: Tenant) -> HeadClass | None:
         """None: not ours to limit (unknown paths, other methods than POST, rules that say bypass); passes untouched."""
         path = head.path.split("?", 1)[0].rstrip("/")
         generates = path.endswith(_GENERATING)
         if head.method != "POST":
             return None
-        holding = [rule for rule in self._rules if _holds(rule.when, path, head, None)]
+        holding = [rule for rule in self._rules if _holds(rule.when, path, head, tenant=tenant, facts=None)]
         if any(rule.bypass for rule in holding):
             return None
         if not (generates or path.endswith(_SCORING) or any(rule.when.path for rule in holding)):
             return None
-        priority, pool = self._decide(head, holding)
+        priority, pool = self._decide(head, holding, tenant)
         return HeadClass(
             api=Api.ANTHROPIC if path.endswith("/messages") else Api.OPENAI,
             generates=generates or not path.endswith(_SCORING),
             priority=priority,
             pool=pool or self._default_pool,
             settled=not self._reads_body and (self._one_pool or pool is not None),
+            tenant=tenant,
         )
 
     def body(self, head: RequestHead, head_class: HeadClass, facts: BodyFacts) -> tuple[Priority, str] | None:
@@ -72,15 +76,18 @@ class Classifier:
         if head_class.settled:
             return head_class.priority, head_class.pool
         path = head.path.split("?", 1)[0].rstrip("/")
-        holding = [rule for rule in self._rules if _holds(rule.when, path, head, facts)]
+        holding = [rule for rule in self._rules if _holds(rule.when, path, head, tenant=head_class.tenant, facts=facts)]
         if any(rule.bypass for rule in holding):
             return None
-        priority, pool = self._decide(head, holding)
+        priority, pool = self._decide(head, holding, head_class.tenant)
         return priority, pool or self._pool_of_model.get(facts.model or "", self._default_pool)
 
-    def _decide(self, head: RequestHead, holding: list[ClassificationRule]) -> tuple[Priority, str | None]:
+    def _decide(
+        self, head: RequestHead, holding: list[ClassificationRule], tenant: Tenant
+    ) -> tuple[Priority, str | None]:
         trusted = self._trusted_priority(head)
-        ruled = next((rule.priority for rule in holding if rule.priority is not UNSET), Priority.P1)
+        default = self._of_tenant.get(tenant.name, Priority.P1)
+        ruled = next((rule.priority for rule in holding if rule.priority is not UNSET), default)
         pool = next((rule.pool for rule in holding if rule.pool is not UNSET), None)
         return (ruled if trusted is None else trusted), pool
 
@@ -91,9 +98,11 @@ class Classifier:
         return self._names.get(head.headers.get(PRIORITY_HEADER, "").strip().lower())
 
 
-def _holds(when: When, path: str, head: RequestHead, facts: BodyFacts | None) -> bool:
+def _holds(when: When, path: str, head: RequestHead, *, tenant: Tenant, facts: BodyFacts | None) -> bool:
     """All given conditions hold. Conditions on the body never hold while the body is not known."""
     if when.path is not None and not _matches_path(when.path, path):
+        return False
+    if when.tenant is not None and when.tenant != tenant.name:
         return False
     if when.header and not all(_matches_header(name, value, head) for name, value in when.header.items()):
         return False

@@ -12,13 +12,15 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from extproc.clock import Clock, Timer
+from extproc.clock import Alarm, Clock
 from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
+from extproc.judgement import Judgement
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
-from extproc.queues.bands import Arrival, Bands, Waiter
-from extproc.tickets import Place, Submission, Ticket, Waiting, rejection
+from extproc.queues.bands import Bands, Waiter, pass_one
+from extproc.submission import Submission
+from extproc.tickets import Place, Ticket, Waiting, rejection
 
 _WANTS_PER_ASK = 16
 
@@ -52,13 +54,15 @@ class Dispatcher:
         self._new_ghosts = NOTHING
         self._total = NOTHING
         self._asked: list[Waiter[Place]] | None = None
+        self._passing: Waiter[Place] | None = None
+        """Asked for alone, next: a small one that goes before a large one at the head."""
         self._dirty = False
         self._settling = False
         self._draining = False
-        self._timer: Timer | None = None
-        self._timer_at = math.inf
+        self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
         self._traffic = Traffic()
+        self._judgement = Judgement(self._bands, self._traffic)
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission) -> Rejection | None:
@@ -69,7 +73,7 @@ class Dispatcher:
             return self.refuse(Outcome.DRAINING, submission)
         if self._random.random() < self._ledger.state.rejection[submission.priority]:
             return self.refuse(Outcome.SHED, submission)
-        if self._bands.blocked(submission.priority) and (outcome := self._refusal(submission, now)):
+        if self._bands.blocked(submission.priority) and (outcome := self._judge(submission, now, waits=True)):
             return self.refuse(outcome, submission)
         return None
 
@@ -80,8 +84,9 @@ class Dispatcher:
             return self.refuse(Outcome.DRAINING, submission)
         submission = submission.bounded(self._ledger.state.engine_max_tokens)
         self._traffic.costed(submission.cost.load)
+        self._bands[submission.priority].shares.seen(submission.tenant, now)
         blocked = self._bands.blocked(submission.priority)
-        if blocked and (outcome := self._refusal(submission, now)):
+        if outcome := self._judge(submission, now, waits=blocked):
             return self.refuse(outcome, submission)
         waiter = self._enqueue(submission, now)
         waiter.judged = blocked
@@ -104,7 +109,7 @@ class Dispatcher:
             outcome,
             submission,
             pool=self.pool,
-            expected_wait_s=self._expected_wait_s(submission.priority),
+            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._total),
             policy=self._retry,
             chance=self._random.random(),
         )
@@ -113,7 +118,7 @@ class Dispatcher:
         """From now on nobody is let in; who waits is answered."""
         self._draining = True
         for band in self._bands:
-            while waiter := band.head():
+            while waiter := band.oldest():
                 self._drop(waiter, Outcome.DRAINING)
         self._settle()
 
@@ -141,17 +146,14 @@ class Dispatcher:
 
     @property
     def _pressure(self) -> bool:
+        return self._judgement.pressure(self._ledger.state, self._total)
+
+    def _judge(self, submission: Submission, now: float, *, waits: bool) -> Outcome | None:
+        """Why a request must neither wait nor, where it would not have to, go."""
         state = self._ledger.state
-        return max(state.saturation, self._total.share_of(state.limits[0])) >= state.pressure_at
-
-    def _refusal(self, submission: Submission, now: float) -> Outcome | None:
-        """Why a request that cannot go at once must not wait either."""
-        arrival = Arrival(submission.priority, now, submission.body_bytes, submission.patience_s)
-        wait_s = self._expected_wait_s(submission.priority)
-        return self._bands.refuse(arrival, pressure=self._pressure, expected_wait_s=wait_s)
-
-    def _expected_wait_s(self, priority: Priority) -> float | None:
-        return self._traffic.expected_wait_s(self._bands.ahead_of(priority), self._total, self._ledger.state, priority)
+        if waits:
+            return self._judgement.refuse_waiting(submission, state, self._total, now=now)
+        return self._judgement.refuse_going(submission, state, self._total)
 
     def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
         band = self._bands[submission.priority]
@@ -163,9 +165,17 @@ class Dispatcher:
             body_bytes=submission.body_bytes,
             arrived=now,
             deadline=now + longest_s,
+            tenant=submission.tenant,
         )
-        band.push(waiter)
+        self._queue(waiter)
         return waiter
+
+    def _queue(self, waiter: Waiter[Place]) -> None:
+        """Into its band. Where that is full, room is made by those who take more than their share of it."""
+        band = self._bands[waiter.priority]
+        while band.full_for(waiter.body_bytes) and (last := band.yielding_to(waiter.tenant)):
+            self._drop(last, Outcome.QUEUE_FULL)
+        band.push(waiter)
 
     def _settle(self) -> None:
         """Asks while there is something to ask, drops whoever is overdue. Not reentrant: inner calls only mark."""
@@ -184,10 +194,12 @@ class Dispatcher:
                     break
         finally:
             self._settling = False
-        self._set_timer(now)
+        due = self._bands.next_due(pressure=self._pressure) if self._bands.count else None
+        self._alarm.by(min(math.inf if due is None else due, self._ask_again_at))
 
     def _ask(self, now: float) -> None:
-        self._asked = self._bands.heads(_WANTS_PER_ASK)
+        passing, self._passing = self._passing, None
+        self._asked = [passing] if passing else self._bands.heads(_WANTS_PER_ASK)
         ghosts, self._new_ghosts = self._new_ghosts, NOTHING
         self._ask_again_at = math.inf
         self._ledger.ask(
@@ -206,7 +218,7 @@ class Dispatcher:
         now = self._clock.now()
         self._total = verdicts.total
         for waiter in asked[: verdicts.admitted]:
-            if self._bands[waiter.priority].remove(waiter):
+            if self._bands[waiter.priority].remove(waiter, served=True):
                 self._admit(waiter, now)
             else:
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
@@ -214,6 +226,8 @@ class Dispatcher:
             self._dirty = True
         for waiter in asked[verdicts.admitted :]:
             self._stay_or_go(waiter, now)
+        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._total)
+        self._dirty = self._dirty or self._passing is not None
         if verdicts.ask_again_s is not None:
             self._ask_again_at = now + verdicts.ask_again_s
         self._settle()
@@ -221,11 +235,13 @@ class Dispatcher:
     def _admit(self, waiter: Waiter[Place], now: float) -> None:
         submission = waiter.item.submission
         self._in_use[submission.priority] += waiter.load
+        counted_as = self._bands[submission.priority].shares.began(submission.tenant, waiter.load, now)
         waited_s = now - waiter.arrived
         ticket = Ticket(
             pool=self.pool,
             priority=submission.priority,
             cost=submission.cost,
+            tenant=counted_as,
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
@@ -242,10 +258,10 @@ class Dispatcher:
         band = self._bands[waiter.priority]
         if not band.remove(waiter):
             return
-        if outcome := self._refusal(item.submission, now):
+        if outcome := self._judge(item.submission, now, waits=True):
             item.deliver(self.refuse(outcome, item.submission, waited_s=now - waiter.arrived))
         else:
-            band.push(waiter)
+            self._queue(waiter)
 
     def _drop(self, waiter: Waiter[Place], outcome: Outcome) -> None:
         self._bands[waiter.priority].remove(waiter)
@@ -270,6 +286,7 @@ class Dispatcher:
         load = ticket.cost.load
         held_s = self._clock.now() - ticket.admitted_at
         self._in_use[ticket.priority] = self._in_use[ticket.priority] - load
+        self._bands[ticket.priority].shares.ended(ticket.tenant, load)
         if how is End.GHOST:
             self._new_ghosts += load
         else:
@@ -282,20 +299,7 @@ class Dispatcher:
         self._dirty = self._dirty or self._bands.count > 0
         self._settle()
 
-    def _on_timer(self) -> None:
-        self._timer = None
-        self._timer_at = math.inf
+    def _on_alarm(self) -> None:
         if self._clock.now() >= self._ask_again_at:
             self._dirty = True
         self._settle()
-
-    def _set_timer(self, now: float) -> None:
-        """One timer for the earliest moment anything is due. A timer that is early enough already is left alone."""
-        due = self._bands.next_due(pressure=self._pressure) if self._bands.count else None
-        at = min(math.inf if due is None else due, self._ask_again_at)
-        if at >= self._timer_at:
-            return
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer_at = max(at, now)
-        self._timer = self._clock.call_at(self._timer_at, self._on_timer)

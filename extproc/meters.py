@@ -111,6 +111,11 @@ class Traffic:
         self._holds.ended(load, held_s)
 
     @property
+    def mean_cost(self) -> Load:
+        """Of requests offered lately; nothing while there were none."""
+        return self._mean_cost
+
+    @property
     def mean_hold_s(self) -> float | None:
         """None while too little has ended to say."""
         return self._holds.mean_hold_s

@@ -7,7 +7,7 @@ an engine's batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -27,6 +27,17 @@ class Priority(IntEnum):
 PRIORITIES = tuple(Priority)
 
 
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """Who pays. `weight`: its share of a contended priority in proportion to the other tenants' weights."""
+
+    name: str = "default"
+    weight: float = 1.0
+
+
+DEFAULT_TENANT = Tenant()
+
+
 class Api(StrEnum):
     """Whose API a request speaks: decides the shape of a refusal's body."""
 
@@ -44,6 +55,7 @@ class Outcome(StrEnum):
     QUEUE_TIMEOUT = "queue-timeout"
     EARLY_DROP = "early-drop"
     DEADLINE = "deadline"
+    UNAUTHENTICATED = "unauthenticated"
     TOO_LARGE = "too-large"
     UNAVAILABLE = "unavailable"
     DRAINING = "draining"
@@ -116,6 +128,10 @@ class Cost:
         return Load(self.prompt_tokens + self.output_tokens * self.sequences, self.sequences)
 
 
+Metadata = Callable[[str, tuple[str, ...]], str | None]
+"""Text at a path inside a namespace of Envoy's dynamic metadata; None where there is none."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestHead:
     """A request as its headers tell it. `headers`: lower-case names, the last value of each; pseudo headers are fields.
@@ -129,6 +145,8 @@ class RequestHead:
     headers: Mapping[str, str]
     bodiless: bool = False
     request_id: str = ""
+    metadata: Metadata | None = None
+    """Envoy's own word on the request (of `jwt_authn`, say), which no client can write; None where Envoy sends none."""
 
     @property
     def content_length(self) -> int | None:

@@ -3,33 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 from extproc.config import RetryAfterPolicy
-from extproc.model import Api, Cost, End, Outcome, Priority, Rejection
+from extproc.model import Cost, End, Outcome, Priority, Rejection, Tenant
 from extproc.outcomes import ANSWERS, MESSAGES
 from extproc.retry_after import draining_retry_after_s, retry_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
-
-    priority: Priority
-    cost: Cost
-    api: Api = Api.OPENAI
-    body_bytes: int = 0
-    patience_s: float = math.inf
-
-    def bounded(self, engine_max_tokens: int | None) -> Submission:
-        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
-        if engine_max_tokens is None or self.cost.load.tokens <= engine_max_tokens:
-            return self
-        prompt = min(self.cost.prompt_tokens, engine_max_tokens)
-        output = (engine_max_tokens - prompt) // self.cost.sequences
-        return replace(self, cost=Cost(prompt, output, self.cost.sequences))
+from extproc.submission import Submission
 
 
 def rejection(
@@ -59,7 +39,7 @@ def rejection(
 class Ticket:
     """An admitted request's hold on a pool's capacity. It is never freed by a timer."""
 
-    __slots__ = ("_on_end", "admitted_at", "cost", "ended", "pool", "priority", "waited_s")
+    __slots__ = ("_on_end", "admitted_at", "cost", "ended", "pool", "priority", "tenant", "waited_s")
 
     def __init__(
         self,
@@ -67,6 +47,7 @@ class Ticket:
         pool: str,
         priority: Priority,
         cost: Cost,
+        tenant: Tenant,
         admitted_at: float,
         waited_s: float,
         on_end: Callable[[Ticket, End], None],
@@ -74,6 +55,7 @@ class Ticket:
         self.pool = pool
         self.priority = priority
         self.cost = cost
+        self.tenant = tenant
         self.admitted_at = admitted_at
         self.waited_s = waited_s
         self.ended: End | None = None

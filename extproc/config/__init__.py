@@ -3,6 +3,7 @@
 from extproc.config.parse import load_policy, parse_policy
 from extproc.config.plain import to_plain
 from extproc.config.schema import (
+    Auth,
     BodyPolicy,
     ClassificationRule,
     ControllerName,
@@ -14,6 +15,7 @@ from extproc.config.schema import (
     FailurePolicy,
     FixedPolicy,
     LimitPolicy,
+    MetadataPolicy,
     OverridePolicy,
     Policy,
     PoolPolicy,
@@ -21,12 +23,14 @@ from extproc.config.schema import (
     RetryAfterPolicy,
     ShedOrder,
     TargetPolicy,
+    TenantPolicy,
     TrustPolicy,
     WatermarkPolicy,
     When,
 )
 
 __all__ = [
+    "Auth",
     "BodyPolicy",
     "ClassificationRule",
     "ControllerName",
@@ -38,6 +42,7 @@ __all__ = [
     "FailurePolicy",
     "FixedPolicy",
     "LimitPolicy",
+    "MetadataPolicy",
     "OverridePolicy",
     "Policy",
     "PoolPolicy",
@@ -45,6 +50,7 @@ __all__ = [
     "RetryAfterPolicy",
     "ShedOrder",
     "TargetPolicy",
+    "TenantPolicy",
     "TrustPolicy",
     "WatermarkPolicy",
     "When",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from extproc.config.checks import Found
-from extproc.config.schema import DEFAULT_QUEUES, ControllerName, Policy
+from extproc.config.schema import DEFAULT_QUEUES, Auth, ControllerName, Policy
 from extproc.config.units import write_seconds
 
 
@@ -66,6 +66,23 @@ def rule_set(policy: Policy) -> Found:
         yield f"pools[{i}].models", message
 
 
+def tenant_set(policy: Policy) -> Found:
+    """Between tenants: each name and each key once, and somebody to let in where a key is required."""
+    names: set[str] = set()
+    keys: dict[str, str] = {}
+    for i, tenant in enumerate(policy.tenants):
+        if tenant.name in names:
+            yield f"tenants[{i}].name", f"'{tenant.name}' is taken; expected each name once"
+        names.add(tenant.name)
+        for j, key in enumerate(tenant.keys):
+            if key in keys:
+                yield f"tenants[{i}].keys[{j}]", f"is a key of tenant '{keys[key]}' already; expected each key once"
+            keys.setdefault(key, tenant.name)
+    trusted = policy.trust.tenant_metadata is not None or "x-tenant-id" in {h.lower() for h in policy.trust.headers}
+    if policy.auth is Auth.REQUIRED and not keys and not trusted:
+        yield "auth", "nobody could be let in; expected tenants with keys, or trust in x-tenant-id or tenantMetadata"
+
+
 def reserved(policy: Policy) -> Found:
     """Slots held back must leave some for everybody, where a pool's limit in requests is written down."""
     total = sum(queue.reserved_slots for queue in policy.queues)
@@ -96,6 +113,7 @@ ACROSS = (
     (("queues",), queue_set),
     (("pools",), pool_set),
     (("pools", "classification"), rule_set),
+    (("tenants", "auth", "trust"), tenant_set),
     (("queues", "pools"), reserved),
     (("pools", "failure"), staleness),
 )

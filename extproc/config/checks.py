@@ -6,6 +6,7 @@ Every check yields `(path, message)`: the path relative to the struct it was giv
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -21,11 +22,13 @@ from extproc.config.schema import (
     FailurePolicy,
     FixedPolicy,
     LimitPolicy,
+    MetadataPolicy,
     OverridePolicy,
     PoolPolicy,
     QueuePolicy,
     RetryAfterPolicy,
     TargetPolicy,
+    TenantPolicy,
     TrustPolicy,
     WatermarkPolicy,
     When,
@@ -35,7 +38,9 @@ from extproc.model import PRIORITIES
 
 Found = Iterator[tuple[str, str]]
 
-TRUSTABLE_HEADERS = ("x-priority",)
+TRUSTABLE_HEADERS = ("x-priority", "x-tenant-id")
+_KEY = re.compile(r"sha256:[0-9a-f]{64}")
+_VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (WatermarkPolicy, "panic"): _SHARE_ABOVE_0,
     (WatermarkPolicy, "max_waiting_per_engine"): _COUNT,
     (OverridePolicy, "rejection"): _SHARE,
+    (TenantPolicy, "weight"): Range("a number above 0, to 1000", above=0, most=1000),
     (RetryAfterPolicy, "base_s"): _RETRY_AFTER,
     (RetryAfterPolicy, "jitter"): _SHARE,
     (RetryAfterPolicy, "min_s"): _RETRY_AFTER,
@@ -110,6 +116,10 @@ def relations(struct: Struct) -> Found:
             yield from _rule(struct)
         case TrustPolicy():
             yield from _trust(struct)
+        case TenantPolicy():
+            yield from _tenant(struct)
+        case MetadataPolicy() if not struct.namespace or not all(struct.path) or not struct.path:
+            yield "path", "expected a namespace and the keys below it, such as [payload, sub]"
         case RetryAfterPolicy() if struct.min_s > struct.max_s:
             yield "min", f"expected no more than max ({write_seconds(struct.max_s)}); got {write_seconds(struct.min_s)}"
         case EnvoyPolicy() if struct.message_timeout_s > struct.max_message_timeout_s:
@@ -139,6 +149,8 @@ def _engines(engines: EnginesPolicy) -> Found:
 def _pool(pool: PoolPolicy) -> Found:
     if not NAME.fullmatch(pool.name):
         yield "name", f"expected letters, digits, '.', '_', '-', at most 63; got '{pool.name}'"
+    if pool.upstream_auth not in ("keep", "strip") and not _VARIABLE.fullmatch(pool.upstream_auth):
+        yield "upstreamAuth", f"expected keep, strip or env:NAME; got '{pool.upstream_auth}'"
     if not pool.controllers:
         yield "controllers", f"expected at least one of {', '.join(ControllerName)}"
     for name in ControllerName:
@@ -146,10 +158,21 @@ def _pool(pool: PoolPolicy) -> Found:
             yield "controllers", f"{name} is named more than once"
 
 
+def _tenant(tenant: TenantPolicy) -> Found:
+    if not NAME.fullmatch(tenant.name):
+        yield "name", f"expected letters, digits, '.', '_', '-', at most 63; got '{tenant.name}'"
+    for i, key in enumerate(tenant.keys):
+        if not _KEY.fullmatch(key):  # what was given is not repeated: it may be the key itself
+            yield (
+                f"keys[{i}]",
+                "expected sha256: and 64 lower-case hexadecimal digits, the hash of the key, not the key",
+            )
+
+
 def _when(when: When) -> Found:
-    given = {"path": when.path, "model": when.model, "serviceTier": when.service_tier}
+    given = {"path": when.path, "model": when.model, "serviceTier": when.service_tier, "tenant": when.tenant}
     if not when.header and all(value is None for value in given.values()):
-        yield "", "expected at least one of path, header, model, serviceTier"
+        yield "", "expected at least one of path, header, model, serviceTier, tenant"
     for key, value in given.items():
         if value == "":
             yield key, "expected text that is not empty"

@@ -10,7 +10,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from extproc.config.across import ACROSS
 from extproc.config.convert import BAD, fields_of
-from extproc.config.schema import DEFAULT_QUEUES, ClassificationRule, Policy, TrustPolicy
+from extproc.config.schema import DEFAULT_QUEUES, ClassificationRule, Policy
 from extproc.config.source import MAX_CHARACTERS, Document, compose, describe
 from extproc.errors import ConfigError, Problem
 
@@ -105,7 +105,7 @@ def _finished(policy: Policy) -> Policy:
         policy,
         queues=tuple(given.get(queue.priority, queue) for queue in DEFAULT_QUEUES),
         classification=tuple(_lowered(rule) for rule in policy.classification),
-        trust=TrustPolicy(headers=tuple(dict.fromkeys(name.lower() for name in policy.trust.headers))),
+        trust=replace(policy.trust, headers=tuple(dict.fromkeys(name.lower() for name in policy.trust.headers))),
     )
 
 

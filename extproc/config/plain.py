@@ -1,6 +1,6 @@
 """A `Policy` as plain data in the words of its file: what `/policy` shows and `parse_policy` reads back unchanged.
 
-The schema holds no secrets; a field that ever does must be masked here.
+The schema holds no secrets, only hashes of API keys and names of variables; `masked` shortens the hashes for people.
 """
 
 from __future__ import annotations
@@ -19,6 +19,16 @@ from extproc.model import Priority
 def to_plain(policy: Policy) -> dict[str, object]:
     """Every knob with its value in force. Durations and sizes are text, priorities labels; the unset is left out."""
     return _struct(policy)
+
+
+def masked(plain_policy: dict[str, object]) -> dict[str, object]:
+    """The same without the hashes: their beginnings are enough to tell keys apart."""
+    tenants = plain_policy.get("tenants")
+    if not isinstance(tenants, list):
+        return plain_policy
+    return plain_policy | {
+        "tenants": [{**tenant, "keys": [f"{key[:13]}..." for key in tenant["keys"]]} for tenant in tenants]
+    }
 
 
 def _struct(struct: Struct) -> dict[str, object]:

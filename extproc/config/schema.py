@@ -42,6 +42,11 @@ class ShedOrder(StrEnum):
     UNIFORM = "uniform"
 
 
+class Auth(StrEnum):
+    OPTIONAL = "optional"
+    REQUIRED = "required"
+
+
 class _Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     pass
 
@@ -122,6 +127,28 @@ class WatermarkPolicy(_Section, frozen=True):
     Default lowest-first."""
 
 
+class TenantPolicy(_Section, frozen=True):
+    """Who pays, and what it may."""
+
+    name: str
+    """Its name. Required, each once; `default` is whoever does not say who it is."""
+    weight: float = 1.0
+    """Its share of a contended priority, in proportion to the other tenants' weights. Above 0, default 1."""
+    keys: tuple[str, ...] = ()
+    """Its API keys, each as `sha256:` and 64 hexadecimal digits (`printf %s KEY | sha256sum`). Default none."""
+    priority: Priority | UnsetType = UNSET
+    """Of its requests, where neither a trusted header nor a rule says. Default P1."""
+
+
+class MetadataPolicy(_Section, frozen=True):
+    """Where Envoy's dynamic metadata names the tenant, such as a claim that `jwt_authn` verified."""
+
+    namespace: str = "envoy.filters.http.jwt_authn"
+    """The filter that wrote it. Must be among the ext_proc filter's forwarding namespaces."""
+    path: tuple[str, ...] = ()
+    """Keys down to the text, such as [payload, sub]. Required."""
+
+
 class OverridePolicy(_Section, frozen=True):
     """For the night shift: replaces what the controllers say."""
 
@@ -148,6 +175,9 @@ class PoolPolicy(_Section, frozen=True):
     """Settings of the controller `watermark`."""
     targets: dict[Priority, TargetPolicy] = {}
     """Per priority, what its users were promised. Default none."""
+    upstream_auth: str = "keep"
+    """What engines see of a client's credentials: `keep`, `strip`, or `env:NAME` (the variable's value as the bearer token
+    instead). Default keep."""
     override: OverridePolicy = OverridePolicy()
     """Replaces what the controllers say. Default nothing."""
 
@@ -163,6 +193,8 @@ class When(_Section, frozen=True):
     """The body's `model`."""
     service_tier: str | None = None
     """The body's `service_tier`."""
+    tenant: str | None = None
+    """The tenant's name."""
 
 
 class ClassificationRule(_Section, frozen=True):
@@ -182,7 +214,9 @@ class TrustPolicy(_Section, frozen=True):
     """Which of a client's headers are believed."""
 
     headers: tuple[str, ...] = ()
-    """Only `x-priority` so far: its value is P0, P1, P2 or a queue's name. Default none."""
+    """Of `x-priority` (P0, P1, P2 or a queue's name) and `x-tenant-id` (a tenant's name). Default none."""
+    tenant_metadata: MetadataPolicy | None = None
+    """Where Envoy's own metadata names the tenant. Default nowhere."""
 
 
 class RetryAfterPolicy(_Section, frozen=True):
@@ -267,6 +301,10 @@ class Policy(_Section, frozen=True):
     """Rules that give requests their priority and pool, in order. Default none: every request is P1."""
     pools: tuple[PoolPolicy, ...] = (PoolPolicy(),)
     """The engines to protect. Default one pool, `default`, for every model."""
+    tenants: tuple[TenantPolicy, ...] = ()
+    """Who pays. Default none: all are one tenant, unless a trusted header or metadata names others."""
+    auth: Auth = Auth.OPTIONAL
+    """`required`: who is no tenant we know is answered 401. Default optional: then it is the tenant `default`."""
     trust: TrustPolicy = TrustPolicy()
     """Which of a client's headers are believed."""
     retry_after: RetryAfterPolicy = RetryAfterPolicy()

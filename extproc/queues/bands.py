@@ -1,21 +1,27 @@
-"""The waiters of one pool: a band per priority, strict between bands, first come within one, and the drop policies.
+"""The waiters of one pool: a band per priority, strict between bands, fair between tenants within one, and the drop
+policies.
 
 Pure: takes `now` and `pressure` (the pool is at or above its high watermark), returns who is to be refused and why.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from extproc.config import DropPolicy, QueuePolicy
-from extproc.model import NOTHING, Load, Outcome, Priority
+from extproc.model import DEFAULT_TENANT, NOTHING, Load, Outcome, PoolState, Priority, Tenant, least
 from extproc.queues.codel import Codel
+from extproc.queues.fair import FairOrder
 from extproc.queues.heap import Handle, Heap
+from extproc.queues.shares import Shares
+from extproc.submission import Submission
 
 T = TypeVar("T")
+
+MOST_PASSES = 8
+"""How often smaller requests may go before one that does not fit; then they wait until it does."""
 
 TARGET_SHARE = 1 / 15
 """CoDel's target as a share of the queue's time-out, and its interval: 1 s for P1's 15 s, a third of its TTFT target of 3 s."""
@@ -31,20 +37,14 @@ class Waiter(Generic[T]):
     body_bytes: int
     arrived: float
     deadline: float
+    tenant: Tenant = DEFAULT_TENANT
     judged: bool = False
     """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by."""
+    passed: int = 0
+    """How often one behind it has gone before it because it did not fit."""
     order: Handle[Waiter[T]] | None = None
+    age: Handle[Waiter[T]] | None = None
     due: Handle[Waiter[T]] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """What the drop policies must know of a newcomer. `patience_s`: how long its client waits (inf: not said)."""
-
-    priority: Priority
-    now: float
-    body_bytes: int = 0
-    patience_s: float = math.inf
 
 
 class Band(Generic[T]):
@@ -56,22 +56,29 @@ class Band(Generic[T]):
         """Waiters. An attribute, because every request reads it several times."""
         self.load = NOTHING
         self.body_bytes = 0
-        self._order: Heap[Waiter[T]] = Heap()
+        self.shares = Shares()
+        """What each tenant of this priority holds."""
+        self._order: FairOrder[Waiter[T]] = FairOrder()
+        self._ages: Heap[Waiter[T]] = Heap()
         self._deadlines: Heap[Waiter[T]] = Heap()
         target_s = policy.timeout_s * TARGET_SHARE
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
     def push(self, waiter: Waiter[T]) -> None:
-        waiter.order = self._order.push(waiter.arrived, waiter)
+        waiter.order = self._order.push(waiter)
+        waiter.age = self._ages.push(waiter.arrived, waiter)
         waiter.due = self._deadlines.push(waiter.deadline, waiter)
         self.count += 1
         self.load += waiter.load
         self.body_bytes += waiter.body_bytes
 
-    def remove(self, waiter: Waiter[T]) -> bool:
-        """False when it was gone already."""
-        if waiter.order is None or waiter.due is None or not self._order.remove(waiter.order):
+    def remove(self, waiter: Waiter[T], *, served: bool = False) -> bool:
+        """False when it was gone already. `served`: it is admitted, and its tenant is charged for it."""
+        if waiter.order is None or waiter.age is None or waiter.due is None:
             return False
+        if not self._order.remove(waiter.order, served=served):
+            return False
+        self._ages.remove(waiter.age)
         self._deadlines.remove(waiter.due)
         self.count -= 1
         self.load = self.load - waiter.load if self.count else NOTHING
@@ -79,33 +86,58 @@ class Band(Generic[T]):
         return True
 
     def heads(self, most: int) -> list[Waiter[T]]:
+        """Who goes next."""
         return self._order.smallest(most)
 
-    def head(self) -> Waiter[T] | None:
-        return self._order.first()
+    def oldest(self) -> Waiter[T] | None:
+        """Who has waited longest: not always who goes next."""
+        return self._ages.first()
+
+    def ahead_of(self, tenant: Tenant, mean: Load) -> Load:
+        """Load of this band that goes before a newcomer of the tenant: at most what fairness gives the others meanwhile.
+
+        `mean`: what the newcomer itself takes, about. The tenant's own line and as much of the others' as their weights
+        are worth, never more than all there is.
+        """
+        own = self._order.load_of(tenant.name)
+        others = self._order.weights - (tenant.weight if own is not None else 0.0)
+        if others <= 0:
+            return self.load
+        mine = mean if own is None else own + mean
+        fair = mine.scaled(others / tenant.weight) + (own or NOTHING)
+        return least(self.load, fair)
+
+    def yielding_to(self, tenant: Tenant) -> Waiter[T] | None:
+        """Who makes room for a newcomer when the queue is full: the youngest of the tenant with the longest line for its
+        weight, if that line is longer than the newcomer's would be; None: nobody."""
+        longest = self._order.longest()
+        own = (self._order.count_of(tenant.name) + 1) / tenant.weight
+        if longest is None or longest.tenant.name == tenant.name or longest.count / longest.tenant.weight <= own:
+            return None
+        return max(longest.items, key=lambda waiter: waiter.arrived)
 
     def full_for(self, body_bytes: int) -> bool:
         return self.count >= self.policy.max_queue_size or self.body_bytes + body_bytes > self.policy.max_queue_bytes
 
     def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
         """The next waiter whose wait is over, and why; None when all may wait on."""
-        head = self.head()
-        self.codel.observe(now, head.arrived if head else None)
-        if head is None:
+        oldest = self.oldest()
+        self.codel.observe(now, oldest.arrived if oldest else None)
+        if oldest is None:
             return None
-        if pressure and (until := self._pressed_until(head)) is not None and now >= until:
-            return head, Outcome.EARLY_DROP
+        if pressure and (until := self._pressed_until(oldest)) is not None and now >= until:
+            return oldest, Outcome.EARLY_DROP
         first = self._deadlines.first()
         return (first, Outcome.QUEUE_TIMEOUT) if first is not None and now >= first.deadline else None
 
     def next_due(self, *, pressure: bool) -> float | None:
         """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
-        head = self.head()
-        if head is None:
+        oldest = self.oldest()
+        if oldest is None:
             return None
         deadline = self._deadlines.first_key()
         ends = [] if deadline is None else [deadline]
-        if pressure and (until := self._pressed_until(head)) is not None:
+        if pressure and (until := self._pressed_until(oldest)) is not None:
             ends.append(until)
         return min(ends)
 
@@ -116,17 +148,17 @@ class Band(Generic[T]):
         pressed = min(self.policy.timeout_s, self.policy.max_wait_under_pressure_s)
         return min(pressed, 2 * self.codel.target_s) if self.codel.standing(now) else pressed
 
-    def _pressed_until(self, head: Waiter[T]) -> float | None:
-        """Until when the head may stay while there is pressure; None: as long as without."""
-        if not head.judged:
+    def _pressed_until(self, oldest: Waiter[T]) -> float | None:
+        """Until when the oldest may stay while there is pressure; None: as long as without."""
+        if not oldest.judged:
             return None
         match self.policy.drop_policy:
             case DropPolicy.TAIL:
                 return None
             case DropPolicy.EARLY_DROP:
-                return min(self.codel.drop_at(head.arrived), head.arrived + self.policy.max_wait_under_pressure_s)
+                return min(self.codel.drop_at(oldest.arrived), oldest.arrived + self.policy.max_wait_under_pressure_s)
             case DropPolicy.FAST_REJECT:
-                return head.arrived
+                return oldest.arrived
 
 
 class Bands(Generic[T]):
@@ -152,33 +184,43 @@ class Bands(Generic[T]):
         first, second, third = (band.load for band in self._bands)
         return first, second, third
 
-    def ahead_of(self, priority: Priority) -> Load:
-        """Load that goes before a newcomer of this priority."""
-        return sum((band.load for band in self._bands[: priority + 1]), NOTHING)
+    def ahead_of(self, priority: Priority, tenant: Tenant, mean: Load) -> Load:
+        """Load that goes before a newcomer of this priority and tenant; `mean`: about what it takes itself."""
+        higher = sum((band.load for band in self._bands[:priority]), NOTHING)
+        return higher + self._bands[priority].ahead_of(tenant, mean) if self._bands[priority].count else higher
 
     def blocked(self, priority: Priority) -> bool:
         """Somebody who goes before a newcomer of this priority waits already."""
         return any(band.count for band in self._bands[: priority + 1])
 
-    def refuse(self, arrival: Arrival, *, pressure: bool, expected_wait_s: float | None) -> Outcome | None:
+    def refuse(
+        self, submission: Submission, *, now: float, pressure: bool, expected_wait_s: float | None
+    ) -> Outcome | None:
         """Why a newcomer that would have to wait must not; None: it may. `expected_wait_s` None: unknown."""
-        band = self._bands[arrival.priority]
+        band = self._bands[submission.priority]
         policy = band.policy
-        if band.full_for(arrival.body_bytes):
+        if band.full_for(submission.body_bytes) and not band.yielding_to(submission.tenant):
             return Outcome.QUEUE_FULL
-        if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(arrival.priority)):
+        if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(submission.priority)):
             return Outcome.SHED
         if expected_wait_s is None:
             return None
-        if expected_wait_s > arrival.patience_s:
+        if expected_wait_s > submission.patience_s:
             return Outcome.DEADLINE
         early = pressure and policy.drop_policy is DropPolicy.EARLY_DROP
-        return (
-            Outcome.EARLY_DROP if early and expected_wait_s > band.longest_wait_s(arrival.now, pressure=True) else None
-        )
+        return Outcome.EARLY_DROP if early and expected_wait_s > band.longest_wait_s(now, pressure=True) else None
 
     def _higher_waits(self, priority: Priority) -> bool:
         return any(band.count for band in self._bands[:priority])
+
+    def turns_away(self, submission: Submission, *, pressure: bool, left: Load, mean: Load) -> bool:
+        """A newcomer that could go at once must not, where it may not wait either: its tenant must leave room for others.
+
+        `left`: what is free for its priority; `mean`: of one request.
+        """
+        band = self._bands[submission.priority]
+        fast = pressure and band.policy.drop_policy is DropPolicy.FAST_REJECT
+        return fast and band.shares.must_leave_room(submission.tenant, left, mean)
 
     def heads(self, most: int) -> list[Waiter[T]]:
         """Who goes next, most important first."""
@@ -201,3 +243,19 @@ class Bands(Generic[T]):
             (due for band in self._bands if band.count and (due := band.next_due(pressure=pressure)) is not None),
             default=None,
         )
+
+
+def pass_one(refused: Sequence[Waiter[T]], state: PoolState, total: Load) -> Waiter[T] | None:
+    """Where the first in line is too large for what is free: the next of its priority that fits, so many times.
+
+    `refused`: who was asked for and may not go now, in order. Counts the pass.
+    """
+    if not refused or not refused[0].judged or refused[0].passed >= MOST_PASSES:
+        return None
+    head = refused[0]
+    left = state.limits[head.priority] - total
+    if head.load.tokens <= left.tokens or left.slots < 1:
+        return None
+    passer = next((w for w in refused[1:] if w.priority is head.priority and w.judged and w.load.fits(left)), None)
+    head.passed += passer is not None
+    return passer

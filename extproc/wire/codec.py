@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from extproc.model import HeaderChanges, RequestHead
+from extproc.model import HeaderChanges, Metadata, RequestHead
 from extproc.wire import events
 from extproc.wire.events import Event, Kind, Protocol, Received
 from extproc.wire.refusal import Refusal
@@ -87,8 +87,29 @@ def _read_request_headers(message: Any) -> Event:
         headers=headers,
         bodiless=part.end_of_stream,
         request_id=headers.get("x-request-id", ""),
+        metadata=_metadata(message) if message.HasField("metadata_context") else None,
     )
     return events.RequestHeaders(head, part.end_of_stream)
+
+
+def _metadata(message: Any) -> Metadata:
+    """Looks only when asked: most policies never do."""
+    by_namespace = message.metadata_context.filter_metadata
+
+    def look(namespace: str, path: tuple[str, ...]) -> str | None:
+        if namespace not in by_namespace or not path:
+            return None
+        fields = by_namespace[namespace].fields
+        for key in path[:-1]:
+            if key not in fields:
+                return None
+            fields = fields[key].struct_value.fields
+        if path[-1] not in fields:
+            return None
+        value = fields[path[-1]]
+        return f"{value.number_value:.15g}" if value.HasField("number_value") else str(value.string_value) or None
+
+    return look
 
 
 def _read_response_headers(message: Any) -> Event:

@@ -156,7 +156,7 @@ async def test_the_engine_hears_our_priority_not_the_clients() -> None:
     assert isinstance(ticket, Ticket)
     changes = gateway.admission.header_changes(ticket)
     assert changes.set == (("x-vllm-priority", "2"), ("x-extproc-priority", "P2"))
-    assert changes.remove == ("x-priority",)
+    assert changes.remove == ("x-priority", "x-tenant-id")
 
 
 @virtual

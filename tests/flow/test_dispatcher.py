@@ -6,7 +6,8 @@ import asyncio
 from dataclasses import replace
 
 from extproc.model import End, Outcome, Priority, Rejection
-from extproc.tickets import Ticket
+from extproc.queues.bands import MOST_PASSES
+from extproc.tickets import Ticket, Waiting
 from tests.support.pools import Pool, limited, reserving
 from tests.support.virtual import virtual
 
@@ -271,11 +272,25 @@ async def test_a_request_larger_than_the_limit_goes_alone() -> None:
 
 
 @virtual
-async def test_a_small_one_does_not_pass_a_large_one_at_the_head() -> None:
+async def test_small_ones_pass_a_large_one_at_the_head_but_not_for_ever() -> None:
     pool = Pool(limited(tokens=1000), ALL_TAIL)
     pool.ticket(tokens=500)
+    large = pool.waiting(tokens=900)
+    small = [pool.send(tokens=10) for _ in range(2 * MOST_PASSES)]
+    gone = [one for one in small if isinstance(one, Ticket)]
+    assert len(gone) == MOST_PASSES
+    for ticket in gone:
+        ticket.end(End.COMPLETED)
+    assert not large.verdict.done()
+    assert not any(one.verdict.done() for one in small if isinstance(one, Waiting))
+
+
+@virtual
+async def test_nobody_passes_a_head_that_waits_for_a_slot() -> None:
+    pool = Pool(limited(tokens=1000, slots=1), ALL_TAIL)
+    pool.ticket(tokens=500)
     pool.waiting(tokens=900)
-    pool.waiting(tokens=10)
+    assert not pool.waiting(tokens=10).verdict.done()
 
 
 @virtual

@@ -241,7 +241,7 @@ BROKEN: list[tuple[Change, str]] = [
                 "typed_config": {"@type": "type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit"},
             }
         ),
-        f"warning: {HCM}.http_filters[3].typed_config.timeout: expected 0.1s to 0.25s; got nothing (0.02s): "
+        f"warning: {HCM}.http_filters[4].typed_config.timeout: expected 0.1s to 0.25s; got nothing (0.02s): "
         "later answers are ignored and the request passes",
     ),
     (

@@ -54,9 +54,12 @@ class Gateway:
         async with self.http.get(self.url + path) as response:
             return Reply(response.status, response.headers, await response.read(), 0.0)
 
+    async def admin(self, path: str) -> str:
+        async with self.http.get(self.stack.admin_url + path) as response:
+            return await response.text()
+
     async def state(self) -> Any:
-        async with self.http.get(self.stack.admin_url + "/state") as response:
-            return await response.json()
+        return json.loads(await self.admin("/state"))
 
     async def pool(self) -> Any:
         [pool] = (await self.state())["pools"]
@@ -87,5 +90,5 @@ def counts(pool: Any) -> dict[str, float]:
 @asynccontextmanager
 async def gateway_of(stack: Stack) -> AsyncIterator[Gateway]:
     connector = aiohttp.TCPConnector(limit=0)
-    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=60)) as http:
+    async with aiohttp.ClientSession(connector=connector, timeout=aiohttp.ClientTimeout(total=240)) as http:
         yield Gateway(stack, http)

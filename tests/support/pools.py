@@ -10,9 +10,10 @@ from random import Random
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
 from extproc.dispatcher import Dispatcher
-from extproc.model import NOTHING, Cost, Load, PoolState, Priority, Rejection
+from extproc.model import DEFAULT_TENANT, NOTHING, Cost, Load, PoolState, Priority, Rejection, Tenant
 from extproc.state.local import LocalLedger
-from extproc.tickets import Submission, Ticket, Waiting
+from extproc.submission import Submission
+from extproc.tickets import Ticket, Waiting
 from tests.support.observing import Remembering
 
 
@@ -54,8 +55,9 @@ class Pool:
         tokens: int = 1,
         patience_s: float = math.inf,
         body_bytes: int = 0,
+        tenant: Tenant = DEFAULT_TENANT,
     ) -> Ticket | Waiting | Rejection:
-        submission = Submission(priority, Cost(tokens, 0), body_bytes=body_bytes, patience_s=patience_s)
+        submission = Submission(priority, Cost(tokens, 0), body_bytes=body_bytes, patience_s=patience_s, tenant=tenant)
         return self.dispatcher.refuse_on_arrival(submission) or self.dispatcher.submit(submission)
 
     def ticket(self, priority: Priority = Priority.P1, *, tokens: int = 1) -> Ticket:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.classify import Classifier
-from extproc.config import parse_policy
-from extproc.model import Api, BodyFacts, Priority, RequestHead
+from extproc.classify import Classifier, HeadClass
+from extproc.config import Policy, parse_policy
+from extproc.model import DEFAULT_TENANT, Api, BodyFacts, Priority, RequestHead
 
 P0, P1, P2 = Priority
 
@@ -15,8 +15,19 @@ def post(path: str = "/v1/chat/completions", **headers: str) -> RequestHead:
     return RequestHead("POST", path, {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-PLAIN = Classifier(parse_policy("{}"))
-TRUSTING = Classifier(parse_policy("trust: {headers: [x-priority]}"))
+class Untenanted:
+    """A classifier where everybody is the default tenant."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._classifier = Classifier(policy)
+        self.body = self._classifier.body
+
+    def head(self, head: RequestHead) -> HeadClass | None:
+        return self._classifier.head(head, DEFAULT_TENANT)
+
+
+PLAIN = Untenanted(parse_policy("{}"))
+TRUSTING = Untenanted(parse_policy("trust: {headers: [x-priority]}"))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +89,7 @@ def test_a_header_nobody_trusts_is_not_believed() -> None:
     assert found.priority is P1
 
 
-RULED = Classifier(
+RULED = Untenanted(
     parse_policy(
         """
         pools: [{name: small, models: [tiny]}, {name: large}]

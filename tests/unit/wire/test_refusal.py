@@ -24,7 +24,7 @@ def _headers(answer: Refusal) -> dict[str, str]:
 def test_every_outcome_has_status_reason_and_json(outcome: Outcome, api: Api) -> None:
     answer = refusal(Rejection(outcome, "message", api=api, retry_after_s=3.0))
     headers = _headers(answer)
-    assert answer.status in (429, 413, 503)
+    assert answer.status in (401, 413, 429, 503)
     assert headers["x-extproc-reason"] == ANSWERS[outcome].reason
     assert headers["content-type"] == "application/json"
     assert ("x-should-retry" in headers) is not ANSWERS[outcome].should_retry
