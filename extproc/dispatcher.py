@@ -56,11 +56,10 @@ class Dispatcher:
         self._asked: list[Waiter[Place]] | None = None
         self._passing: Waiter[Place] | None = None
         """Asked for alone, next: a small one that goes before a large one at the head."""
-        self._dirty = False
-        self._settling = False
-        self._draining = False
+        self._dirty = self._settling = self._draining = False
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
+        self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
         self._judgement = Judgement(self._bands, self._traffic)
         ledger.on_wake(self._on_wake)
@@ -88,12 +87,12 @@ class Dispatcher:
         blocked = self._bands.blocked(submission.priority)
         if outcome := self._judge(submission, now, waits=blocked):
             return self.refuse(outcome, submission)
-        waiter = self._enqueue(submission, now)
-        waiter.judged = blocked
+        waiter = self._enqueue(submission, now, judged=blocked)
+        if not blocked:
+            self._newcomers.append(waiter)
         self._dirty = True
         self._settle()
-        place = waiter.item
-        if place.verdict is not None:
+        if (place := waiter.item).verdict is not None:
             return place.verdict
         place.future = self._new_future()
         return Waiting(
@@ -127,8 +126,7 @@ class Dispatcher:
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:
-        first, second, third = self._in_use
-        return first, second, third
+        return self._in_use[0], self._in_use[1], self._in_use[2]
 
     @property
     def total(self) -> Load:
@@ -149,13 +147,9 @@ class Dispatcher:
         return self._judgement.pressure(self._ledger.state, self._total)
 
     def _judge(self, submission: Submission, now: float, *, waits: bool) -> Outcome | None:
-        """Why a request must neither wait nor, where it would not have to, go."""
-        state = self._ledger.state
-        if waits:
-            return self._judgement.refuse_waiting(submission, state, self._total, now=now)
-        return self._judgement.refuse_going(submission, state, self._total)
+        return self._judgement.refuse(submission, self._ledger.state, self._total, now=now, waits=waits)
 
-    def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
+    def _enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
         band = self._bands[submission.priority]
         longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
         waiter = Waiter(
@@ -166,6 +160,7 @@ class Dispatcher:
             arrived=now,
             deadline=now + longest_s,
             tenant=submission.tenant,
+            judged=judged,
         )
         self._queue(waiter)
         return waiter
@@ -198,9 +193,9 @@ class Dispatcher:
         self._alarm.by(min(math.inf if due is None else due, self._ask_again_at))
 
     def _ask(self, now: float) -> None:
-        passing, self._passing = self._passing, None
-        self._asked = [passing] if passing else self._bands.heads(_WANTS_PER_ASK)
-        ghosts, self._new_ghosts = self._new_ghosts, NOTHING
+        self._asked = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        unheard, self._newcomers = self._newcomers, []
+        ghosts, self._new_ghosts, self._passing = self._new_ghosts, NOTHING, None
         self._ask_again_at = math.inf
         self._ledger.ask(
             Ask(
@@ -210,10 +205,11 @@ class Dispatcher:
                 ghosts=ghosts,
                 mean_hold_s=self._traffic.mean_hold_s,
             ),
-            self._on_verdicts,
+            lambda verdicts: self._on_verdicts(verdicts, unheard),
         )
 
-    def _on_verdicts(self, verdicts: Verdicts) -> None:
+    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]]) -> None:
+        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
         self._total = verdicts.total
@@ -222,10 +218,12 @@ class Dispatcher:
                 self._admit(waiter, now)
             else:
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
-        if verdicts.admitted == len(asked) and self._bands.count:
+        if verdicts.admitted < len(asked):
+            for waiter in newcomers:
+                self._stay_or_go(waiter, now)
+        elif self._bands.count:
+            self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        for waiter in asked[verdicts.admitted :]:
-            self._stay_or_go(waiter, now)
         self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._total)
         self._dirty = self._dirty or self._passing is not None
         if verdicts.ask_again_s is not None:
@@ -252,12 +250,9 @@ class Dispatcher:
     def _stay_or_go(self, waiter: Waiter[Place], now: float) -> None:
         """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not."""
         item = waiter.item
-        if waiter.judged:
+        if not self._bands[waiter.priority].remove(waiter):
             return
         waiter.judged = True
-        band = self._bands[waiter.priority]
-        if not band.remove(waiter):
-            return
         if outcome := self._judge(item.submission, now, waits=True):
             item.deliver(self.refuse(outcome, item.submission, waited_s=now - waiter.arrived))
         else:
