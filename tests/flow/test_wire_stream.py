@@ -182,15 +182,40 @@ async def test_waiting_sends_one_override_and_then_the_verdict() -> None:
     running = await driver.occupy()
     waiter = driver.open()
     await waiter.headers()
+    await asyncio.sleep(0.5)
     assert waiter.replies()[0].override_message_timeout.ToSeconds() == 9
     assert len(waiter.call.written) == 1
-    await asyncio.sleep(2)
+    await asyncio.sleep(1.5)
     await running.eof()
     await settle()
     assert waiter.last() == "request_headers"
     facts = waiter.replies()[-1].dynamic_metadata["extproc"]
     assert (facts["outcome"], facts["waited_ms"]) == ("admitted", 2000)
     assert driver.spine.running == 1
+
+
+@flow
+async def test_a_verdict_that_comes_soon_costs_no_other_message() -> None:
+    driver = Driver()
+    running = await driver.occupy()
+    waiter = driver.open()
+    await waiter.headers()
+    await asyncio.sleep(0.02)  # a long round trip to the shared state; Envoy waits 250 ms
+    await running.eof()
+    await settle()
+    assert waiter.last() == "request_headers"
+    assert len(waiter.call.written) == 1
+
+
+@flow
+async def test_a_client_that_leaves_before_envoy_was_told_to_wait_is_gone_from_the_queue() -> None:
+    driver = Driver()
+    await driver.occupy()
+    waiter = driver.open()
+    await waiter.headers()
+    await waiter.eof()
+    assert driver.spine.waiting == 0
+    assert waiter.call.written == []
 
 
 @flow
