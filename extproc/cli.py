@@ -83,6 +83,19 @@ def check(files: Annotated[list[Path], typer.Argument(help="Policy files and Env
 
 
 @app.command()
+def top(
+    admin: Annotated[str, typer.Option(help="The service's admin port: URL or host:port.")] = "http://127.0.0.1:8080",
+    once: Annotated[bool, typer.Option("--once", help="Show it once and exit.")] = False,
+) -> None:
+    """Shows a running service: limits, queues, refusals and engines, once a second."""
+    from rich.console import Console
+
+    from extproc.admin.top import top
+
+    _run(top(admin, once=once, console=Console()))
+
+
+@app.command()
 def demo(
     seconds: Annotated[float, typer.Option(min=1, help="Window in which requests arrive, per run.")] = 20.0,
     seed: Annotated[int, typer.Option(help="Of the load; the same for both runs.")] = 1,

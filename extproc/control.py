@@ -4,6 +4,7 @@ not."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from extproc.clock import Clock
 from extproc.controllers.protocol import Controller
@@ -56,9 +57,14 @@ class ControlLoop:
         self._publisher.publish(self._state)
         return self._state
 
-    async def run(self) -> None:
-        """Until cancelled, or until a step raises."""
-        while True:
+    def use(self, controller: Controller) -> None:
+        """From now on this one decides: a new policy's."""
+        self._controller = controller
+        self.step()
+
+    async def run(self, over: Callable[[], bool] = lambda: False) -> None:
+        """Until cancelled, until a step raises, or until `over` holds, which is asked before each step."""
+        while not over():
             self._due.clear()
             self.step()
             timer = self._clock.call_at(self._clock.now() + PERIOD_S, self._due.set)

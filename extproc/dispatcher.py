@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from extproc.clock import Alarm, Clock
 from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.judgement import Judgement
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Demand, End, Load, Outcome, PoolState, Rejection
+from extproc.model import NOTHING, Cost, Demand, End, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
+from extproc.retry_after import retry_after_s
 from extproc.submission import Submission
 from extproc.tickets import Place, Ticket, Waiting, rejection
 
@@ -113,6 +114,14 @@ class Dispatcher:
             chance=self._random.random(),
         )
 
+    def use(self, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float) -> None:
+        """A new policy under whoever waits and whatever is held: see `Band.use`. Envoy was told each waiter's longest wait."""
+        self._retry = retry
+        self._longest_wait_s = longest_wait_s
+        self._bands.use(queues)
+        self._dirty = self._bands.count > 0
+        self._settle()
+
     def drain(self) -> None:
         """From now on nobody is let in; who waits is answered."""
         self._draining = True
@@ -123,6 +132,12 @@ class Dispatcher:
 
     def demand(self, now: float) -> Demand:
         return self._traffic.demand(now, self.in_use, self._bands.waiting())
+
+    def retry_after_s(self, priority: Priority) -> float:
+        """What a client of the default tenant that is refused now is told, before the spread."""
+        newcomer = Submission(priority, Cost(0, 0))
+        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._total)
+        return retry_after_s(wait_s, self._retry, chance=0.5)
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:

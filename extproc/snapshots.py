@@ -31,18 +31,25 @@ class EngineSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """One priority's queue in one pool. `oldest_wait_s`: of its head, None while empty."""
+    """One priority's queue in one pool. `oldest_wait_s`: of its head, None while empty.
+
+    `retry_after_s`: what a client refused now is told, before the spread.
+    """
 
     name: str
     max_size: int
     waiting: int = 0
     waiting_load: Load = NOTHING
     oldest_wait_s: float | None = None
+    retry_after_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
-    """One pool. `in_use`: this replica's, per priority. `held`: of all replicas together, ghost load included."""
+    """One pool. `in_use`: this replica's, per priority. `held`: of all replicas together, ghost load included.
+
+    `leaving`: the policy names it no more; it goes once its last request has ended.
+    """
 
     name: str
     state: PoolState
@@ -52,6 +59,7 @@ class PoolSnapshot:
     ghosts: Load = NOTHING
     drain_per_s: Load | None = None
     engines: tuple[EngineSnapshot, ...] = ()
+    leaving: bool = False
 
 
 @dataclass(frozen=True, slots=True)

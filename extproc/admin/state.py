@@ -48,6 +48,7 @@ def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, in
     state = pool.state
     return {
         "name": pool.name,
+        "leaving": pool.leaving,
         "saturation": _number(state.saturation),
         "pressure_at": _number(state.pressure_at),
         "reason": state.reason,
@@ -72,6 +73,7 @@ def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mappin
         "queue_size": queue.max_size,
         "waiting_load": _load(queue.waiting_load),
         "oldest_wait_s": _number(queue.oldest_wait_s),
+        "retry_after_s": _number(queue.retry_after_s),
         "in_use": _load(pool.in_use[priority]),
         "limit": _load(state.limits[priority]),
         "reserved": _load(state.reserved[priority]),
@@ -120,7 +122,7 @@ def readiness(snapshot: ServiceSnapshot) -> Readiness:
     """
     wire_says = "draining" if snapshot.draining else "serving" if snapshot.wire.serving else "not listening yet"
     ready = snapshot.wire.serving and not snapshot.draining
-    pools: dict[str, Json] = {pool.name: _engines_component(pool) for pool in snapshot.pools}
+    pools: dict[str, Json] = {pool.name: _engines_component(pool) for pool in snapshot.pools if not pool.leaving}
     components: dict[str, Json] = {
         "policy": {"ok": snapshot.policy.last_error is None, "detail": snapshot.policy.last_error or "in force"},
         "wire": {"ok": ready, "detail": wire_says},
@@ -142,7 +144,7 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
     warnings += [
         f"pool {pool.name}: no engine reports, admission is by the failure rules"
         for pool in snapshot.pools
-        if pool.engines and not any(engine.reporting for engine in pool.engines)
+        if pool.engines and not pool.leaving and not any(engine.reporting for engine in pool.engines)
     ]
     return warnings
 

@@ -1,7 +1,7 @@
 """The policy file: its schema, its defaults and its errors."""
 
 from extproc.config.parse import load_policy, parse_policy
-from extproc.config.plain import to_plain
+from extproc.config.plain import fingerprint, masked, to_plain
 from extproc.config.schema import (
     Auth,
     BodyPolicy,
@@ -54,7 +54,9 @@ __all__ = [
     "TrustPolicy",
     "WatermarkPolicy",
     "When",
+    "fingerprint",
     "load_policy",
+    "masked",
     "parse_policy",
     "to_plain",
 ]

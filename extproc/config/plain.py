@@ -5,9 +5,11 @@ The schema holds no secrets, only hashes of API keys and names of variables; `ma
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from enum import Enum
 
+import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
@@ -19,6 +21,11 @@ from extproc.model import Priority
 def to_plain(policy: Policy) -> dict[str, object]:
     """Every knob with its value in force. Durations and sizes are text, priorities labels; the unset is left out."""
     return _struct(policy)
+
+
+def fingerprint(policy: Policy) -> str:
+    """Short, the same for the same policy, whatever its file looks like."""
+    return hashlib.sha256(msgspec.json.encode(to_plain(policy), order="sorted")).hexdigest()[:12]
 
 
 def masked(plain_policy: dict[str, object]) -> dict[str, object]:

@@ -73,9 +73,15 @@ class Discovery:
 
     def __init__(self, static: Sequence[str], resolve: Resolve = resolve) -> None:
         self._resolve = resolve
+        self._addresses: dict[str, tuple[str, ...]] = {}
+        self.use(static)
+
+    def use(self, static: Sequence[str]) -> None:
+        """A new list. Names that were on the old one keep their addresses."""
+        known = self._addresses
         self._endpoints = {text: parse_endpoint(text) for text in static}
-        self._addresses: dict[str, tuple[str, ...]] = {
-            text: (host,) if _is_literal(host) else () for text, (host, _) in self._endpoints.items()
+        self._addresses = {
+            text: (host,) if _is_literal(host) else known.get(text, ()) for text, (host, _) in self._endpoints.items()
         }
         self._names = [text for text, (host, _) in self._endpoints.items() if not _is_literal(host)]
 
@@ -100,13 +106,12 @@ class Discovery:
 
     async def refresh(self) -> None:
         """Resolves every name once, all at the same time. Never raises for a name that is not known."""
-        await asyncio.gather(*(self._refresh(text) for text in self._names))
+        await asyncio.gather(*(self._refresh(text, *self._endpoints[text]) for text in self._names))
 
-    async def _refresh(self, text: str) -> None:
-        host, port = self._endpoints[text]
+    async def _refresh(self, text: str, host: str, port: int) -> None:
         try:
             addresses = _one_family(await self._resolve(host, port))
         except (OSError, UnicodeError):  # UnicodeError: a label too long for a host name
             return
-        if addresses:
+        if addresses and text in self._addresses:  # the list may have changed meanwhile
             self._addresses[text] = addresses

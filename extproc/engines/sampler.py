@@ -101,7 +101,7 @@ class Sampler:
 
     def __init__(self, engine: str, *, stale_after_s: float) -> None:
         self._engine = engine
-        self._stale_after_s = stale_after_s
+        self.stale_after_s = stale_after_s
         self._kept: deque[tuple[float, Reading]] = deque()
         self._last: Reading | None = None
         self._last_at = -math.inf
@@ -152,7 +152,7 @@ class Sampler:
         counted = reading.generation_tokens is not None or reading.prompt_tokens is not None
         if not busy or not counted or self._last is None or _moving(self._last) != _moving(reading):
             self._moved_at = at
-        return at - self._moved_at >= self._stale_after_s
+        return at - self._moved_at >= self.stale_after_s
 
 
 def _moving(reading: Reading) -> tuple[float | None, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -12,7 +13,7 @@ import aiohttp
 import structlog
 
 from extproc.clock import Clock
-from extproc.config import EnginesPolicy
+from extproc.config import EngineKind, EnginesPolicy
 from extproc.engines.discovery import REFRESH_S, Discovery, Resolve, Target, resolve
 from extproc.engines.fetch import MetricsClient, Result, ScrapeFailed
 from extproc.engines.kinds import ADAPTERS
@@ -87,12 +88,13 @@ class LogLimit:
 
 
 class _Engine:
-    """What is kept of one engine. Written by its own task only."""
+    """What is kept of one engine. Written by its own task only. `read`: how it is read, by kind and path."""
 
-    def __init__(self, target: Target, *, sampler: Sampler, client: MetricsClient | None) -> None:
+    def __init__(self, target: Target, read: tuple[EngineKind, str], *, stale_after_s: float) -> None:
         self.target = target
-        self.sampler = sampler
-        self.client = client
+        self.read = read
+        self.sampler = Sampler(target.name, stale_after_s=stale_after_s)
+        self.client: MetricsClient | None = None
         self.sample: EngineSample | None = None
         self.result: Result | None = None
         self.last_error = ""
@@ -114,17 +116,26 @@ class Scraper:
         clock: Clock,
         resolve: Resolve = resolve,
     ) -> None:
-        self._policy = policy
-        self._stale_after_s = stale_after_s
         self._observer = observer
         self._clock = clock
-        self._adapter = ADAPTERS[policy.kind]()
-        self._discovery = Discovery(policy.static, resolve)
-        self._timeout_s = min(MAX_TIMEOUT_S, stale_after_s / 2)
+        self._discovery = Discovery((), resolve)
         self._engines: dict[str, _Engine] = {}
         self._listeners: list[Callable[[], None]] = []
         self._started = 0
-        self._fleet = Fleet(configured=tuple(target.name for target in self._discovery.targets))
+        self._changed = asyncio.Event()
+        self.use(policy, stale_after_s=stale_after_s)
+
+    def use(self, policy: EnginesPolicy, *, stale_after_s: float) -> None:
+        """A new policy. `fleet` shows it at once, `run` follows. Engines that stay keep their samples and their turn."""
+        self._policy = policy
+        self._stale_after_s = stale_after_s
+        self._adapter = ADAPTERS[policy.kind]()
+        self._timeout_s = min(MAX_TIMEOUT_S, stale_after_s / 2)
+        self._discovery.use(policy.static)
+        for engine in self._engines.values():
+            engine.sampler.stale_after_s = stale_after_s
+        self._changed.set()
+        self._publish()
 
     def fleet(self) -> Fleet:
         return self._fleet
@@ -138,7 +149,7 @@ class Scraper:
         return tuple(_status(target, self._engines.get(target.name), now) for target in self._discovery.targets)
 
     async def run(self) -> None:
-        """Until cancelled; at once where no engine is configured. No engine's misbehaviour ends it."""
+        """Until cancelled. No engine's misbehaviour ends it."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -148,31 +159,41 @@ class Scraper:
             timeout=aiohttp.ClientTimeout(total=None),
         )
         async with session, asyncio.TaskGroup() as tasks:
-            self._reconcile(session, tasks)
-            while self._discovery.moves:
-                await self._discovery.refresh()
+            while True:
+                self._changed.clear()
                 self._reconcile(session, tasks)
-                await asyncio.sleep(REFRESH_S)
+                if self._discovery.moves:
+                    tasks.create_task(self._refresh(session, tasks), name="resolve")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(REFRESH_S if self._discovery.moves else None):
+                        await self._changed.wait()
+
+    async def _refresh(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
+        """Beside the rest: a name that takes its time holds nobody up."""
+        await self._discovery.refresh()
+        self._reconcile(session, tasks)
 
     def _reconcile(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
-        """Starts what is new or has moved, stops what is gone."""
+        """Starts what is new, has moved or is read otherwise; stops what is gone."""
         targets = {target.name: target for target in self._discovery.targets}
+        read = self._policy.kind, self._policy.metrics_path
+        left: dict[str, _Engine] = {}
         for name, engine in list(self._engines.items()):
-            if targets.get(name) != engine.target:
+            if targets.get(name) != engine.target or engine.read != read:
                 if engine.task is not None:
                     engine.task.cancel()
-                del self._engines[name]
+                left[name] = self._engines.pop(name)
         for name, target in targets.items():
             if name in self._engines:
                 continue
-            sampler = Sampler(name, stale_after_s=self._stale_after_s)
+            engine = self._engines[name] = _Engine(target, read, stale_after_s=self._stale_after_s)
+            if name in left and left[name].target == target:
+                engine.sample = left[name].sample  # of the same engine, until it has been read the new way
             if not target.address:
-                self._engines[name] = engine = _Engine(target, sampler=sampler, client=None)
                 self._note(engine, Result.UNRESOLVED, took_s=0.0, error="the name has no address")
                 continue
-            client = MetricsClient(session, target, path=self._policy.metrics_path, adapter=self._adapter)
-            self._engines[name] = engine = _Engine(target, sampler=sampler, client=client)
-            engine.task = tasks.create_task(self._keep_scraping(engine, client), name=f"scrape {name}")
+            engine.client = MetricsClient(session, target, path=self._policy.metrics_path, adapter=self._adapter)
+            engine.task = tasks.create_task(self._keep_scraping(engine, engine.client), name=f"scrape {name}")
         self._publish()
 
     async def _keep_scraping(self, engine: _Engine, client: MetricsClient) -> None:
@@ -226,10 +247,10 @@ class Scraper:
             _log.warning("engine cannot be scraped", engine=name, result=result.value, error=error)
 
     def _publish(self) -> None:
-        samples = {name: engine.sample for name, engine in self._engines.items() if engine.sample is not None}
-        self._fleet = Fleet(
-            configured=tuple(target.name for target in self._discovery.targets), samples=MappingProxyType(samples)
-        )
+        configured = tuple(target.name for target in self._discovery.targets)
+        known = {name: self._engines[name].sample for name in configured if name in self._engines}
+        samples = {name: sample for name, sample in known.items() if sample is not None}
+        self._fleet = Fleet(configured, MappingProxyType(samples))
         for changed in self._listeners:
             changed()
 

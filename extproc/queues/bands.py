@@ -52,7 +52,6 @@ class Band(Generic[T]):
     """One priority's queue."""
 
     def __init__(self, policy: QueuePolicy) -> None:
-        self.policy = policy
         self.count = 0
         """Waiters. An attribute, because every request reads it several times."""
         self.standing = 0
@@ -64,6 +63,14 @@ class Band(Generic[T]):
         self._order: FairOrder[Waiter[T]] = FairOrder()
         self._ages: Heap[Waiter[T]] = Heap()
         self._deadlines: Heap[Waiter[T]] = Heap()
+        self.use(policy)
+
+    def use(self, policy: QueuePolicy) -> None:
+        """Whoever waits keeps the deadline it was given; size, bytes and drop policy are the new ones from now on.
+
+        Nobody is dropped because a queue has become smaller. CoDel starts anew: it looks at the head, which is still there.
+        """
+        self.policy = policy
         target_s = policy.timeout_s * TARGET_SHARE
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
@@ -171,6 +178,11 @@ class Bands(Generic[T]):
 
     def __init__(self, queues: Sequence[QueuePolicy]) -> None:
         self._bands: tuple[Band[T], ...] = tuple(Band(policy) for policy in queues)
+
+    def use(self, queues: Sequence[QueuePolicy]) -> None:
+        """New settings for the bands, in the same order; see `Band.use`."""
+        for band, policy in zip(self._bands, queues, strict=True):
+            band.use(policy)
 
     @property
     def count(self) -> int:

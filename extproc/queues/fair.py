@@ -73,6 +73,9 @@ class FairOrder(Generic[W]):
             line = self._lines[name] = Line(item.tenant, max(self._served, self._past.pop(name, 0.0)))
             line.place = self._order.push(line.counter, line)
             self.weights += item.tenant.weight
+        elif line.tenant.weight != item.tenant.weight:  # another policy came meanwhile
+            self.weights += item.tenant.weight - line.tenant.weight
+            line.tenant = item.tenant
         line.load += item.load
         return line.items.push(item.arrived, item)
 

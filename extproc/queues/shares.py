@@ -91,6 +91,7 @@ class Shares:
         holding = self._holdings.get(tenant.name)
         if holding is None:
             holding = self._holdings[tenant.name] = Holding(tenant, NOTHING, now)
+        holding.tenant = tenant  # its weight may be another policy's
         return holding
 
     def _forget_idle(self, now: float) -> None:

@@ -110,7 +110,7 @@ def test_alerts_use_names_and_label_values_that_exist() -> None:
         assert alert["expr"].count("(") == alert["expr"].count(")"), alert
 
 
-@pytest.mark.parametrize("command", ["serve", "demo", "engine"])
+@pytest.mark.parametrize("command", ["serve", "top", "demo", "engine"])
 def test_the_readme_lists_every_flag_with_its_variable_and_default(command: str) -> None:
     table = README.split(f"| flag of `{command}` |")[1].split("\n\n")[0]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-2]] for line in table.splitlines()[2:]]

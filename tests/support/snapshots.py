@@ -42,7 +42,9 @@ POOL = PoolSnapshot(
     ),
     queues=(
         QueueSnapshot("realtime-interactive", 200),
-        QueueSnapshot("agent-workflow", 500, waiting=2, waiting_load=Load(800.0, 2.0), oldest_wait_s=1.5),
+        QueueSnapshot(
+            "agent-workflow", 500, waiting=2, waiting_load=Load(800.0, 2.0), oldest_wait_s=1.5, retry_after_s=7.5
+        ),
         QueueSnapshot("batch-extraction", 1000),
     ),
     in_use=(Load(1000.0, 2.0), Load(500.0, 1.0), Load()),

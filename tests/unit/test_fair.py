@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.model import Load, Tenant
+from extproc.model import NOTHING, Load, Tenant
 from extproc.queues.fair import FairOrder
 from extproc.queues.heap import Handle
+from extproc.queues.shares import Shares
 
 
 @dataclass(eq=False)
@@ -130,3 +131,29 @@ def test_the_forecast_is_what_then_happens(pushes: list[tuple[str, int]], serves
     assert len(forecast) == waiting
     assert queue.serve(waiting) == forecast
     assert queue.order.first() is None
+
+
+def test_a_weight_that_a_new_policy_changed_counts_from_the_next_request_on() -> None:
+    queue = Queue()
+    waiting = queue.push("a", 2) + queue.push("b", 2)
+    assert queue.order.weights == 2
+    waiting += queue.push("a", weight=3)
+    assert queue.order.weights == 4
+    waiting += queue.push("a", weight=2)
+    assert queue.order.weights == 3
+    for item in waiting:
+        assert item.handle is not None
+        queue.order.remove(item.handle, served=False)
+    assert queue.order.weights == 0
+
+
+def test_a_changed_weight_changes_what_a_tenant_holds_for_it() -> None:
+    shares, mean = Shares(), Load(10, 1)
+    shares.began(Tenant("a"), Load(100, 10), 0.0)
+    shares.began(Tenant("b"), Load(60, 6), 0.0)
+    assert shares.must_leave_room(Tenant("a"), NOTHING, mean)
+    assert not shares.must_leave_room(Tenant("b"), NOTHING, mean)
+    shares.seen(Tenant("a", 4), 0.0)
+    assert shares.must_leave_room(Tenant("b"), NOTHING, mean)
+    assert not shares.must_leave_room(Tenant("a", 4), NOTHING, mean)
+    assert [holding.normal for holding in shares.largest(2)] == [25, 60]

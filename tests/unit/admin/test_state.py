@@ -49,6 +49,7 @@ def test_a_priority_of_a_pool() -> None:
         "queue_size": 500,
         "waiting_load": {"tokens": 800.0, "slots": 2.0},
         "oldest_wait_s": 1.5,
+        "retry_after_s": 7.5,
         "in_use": {"tokens": 500.0, "slots": 1.0},
         "limit": {"tokens": 2500.0, "slots": None},
         "reserved": {"tokens": 0.0, "slots": 0.0},
@@ -102,6 +103,17 @@ def test_a_pool_without_engines_is_no_trouble() -> None:
     verdict = readiness(service(pools=(replace(POOL, engines=()),)))
     assert verdict.document["components"]["engines"] == {"llama": {"ok": True, "detail": "none configured"}}  # type: ignore[index,call-overload]
     assert verdict.document["warnings"] == []
+
+
+def test_a_pool_that_leaves_is_shown_but_its_engines_may_be_gone() -> None:
+    silent = tuple(replace(engine, reporting=False) for engine in ENGINES)
+    snapshot = service(pools=(POOL, replace(POOL, name="old", leaving=True, engines=silent)))
+    assert [(pool["name"], pool["leaving"]) for pool in document(snapshot)["pools"]] == [
+        ("llama", False),
+        ("old", True),
+    ]
+    assert list(readiness(snapshot).document["components"]["engines"]) == ["llama"]  # type: ignore[index,call-overload,arg-type]
+    assert readiness(snapshot).document["warnings"] == []
 
 
 def test_a_refused_policy_file_is_a_warning_but_not_unready() -> None:
