@@ -11,8 +11,8 @@
 -- ARGV[6]  fingerprint of that state
 -- ARGV[7]  channel of this pool's wakes
 -- ARGV[8]  1: the state differs from the last in more than its age, so the waiters are to be woken
--- Returns  msgpack array: led 0|1, token, lead_s (what is left of the lead, whosever it is), now, then the counters as
---          replica, at, counters
+-- Returns  two strings: a msgpack array of led 0|1, token, lead_s (what is left of the lead, whosever it is), now, then the
+--          counters as replica, at, counters; and the state that was in force, when the lead was taken, else empty
 -- The lead is a msgpack array: owner, token, until. Tokens only rise, also over a loss of all keys: they are microseconds.
 
 local TTL = 120
@@ -25,8 +25,10 @@ end
 local owner, token = ARGV[2], tonumber(ARGV[3])
 local held = redis.call('HGET', KEYS[1], 'lead')
 local lead = held and unpack_(held) or {'', 0, 0}
+local taken = ''
 if lead[1] ~= owner or lead[2] ~= token then
-  if lead[3] > now then return pack({0, 0, lead[3] - now, now}) end
+  if lead[3] > now then return {pack({0, 0, lead[3] - now, now}), ''} end
+  taken = redis.call('HGET', KEYS[1], 'state') or ''
   token = math.max(lead[2] + 1, math.floor(now * 1000000))
 end
 local lasts = tonumber(ARGV[4])
@@ -42,4 +44,4 @@ for i = 1, #demand, 2 do
   local counters = unpack_(demand[i + 1])
   answer[#answer + 1], answer[#answer + 2], answer[#answer + 3] = demand[i], counters[1], counters[2]
 end
-return pack(answer)
+return {pack(answer), taken}

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from extproc import __version__
 from extproc.model import PRIORITIES, EngineSample, Load, Priority
-from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot
+from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, ShareSnapshot
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Requests: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -59,10 +59,17 @@ def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, in
         "drain_per_s": None if pool.drain_per_s is None else _load(pool.drain_per_s),
         "engine_max_tokens": state.engine_max_tokens,
         "expected_output_tokens": _number(state.expected_output_tokens),
+        "share": _share(pool.share),
         "priorities": {str(priority): _class(pool, priority, requests) for priority in PRIORITIES},
         "engines_reporting": sum(engine.reporting for engine in pool.engines),
         "engines": [_engine(engine) for engine in pool.engines],
     }
+
+
+def _share(share: ShareSnapshot | None) -> dict[str, Json] | None:
+    if share is None:
+        return None
+    return {"replicas": share.replicas, "leading": share.leading, "cut_off": share.cut_off}
 
 
 def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
@@ -145,6 +152,11 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
         f"pool {pool.name}: no engine reports, admission is by the failure rules"
         for pool in snapshot.pools
         if pool.engines and not pool.leaving and not any(engine.reporting for engine in pool.engines)
+    ]
+    warnings += [
+        f"pool {pool.name}: the shared state does not answer, this replica goes on alone within its share"
+        for pool in snapshot.pools
+        if pool.share is not None and pool.share.cut_off
     ]
     return warnings
 

@@ -20,12 +20,14 @@ from extproc.errors import StateUnavailable
 from extproc.model import Demand, PoolState
 from extproc.state.demand import HEARD_FOR_S, read_demand
 from extproc.state.link import Link
-from extproc.state.scripts import Keys, Reign, Script, pack_state, read_reign
+from extproc.state.scripts import Keys, Reign, Script, pack_state, read_reign, read_state
 
 LEAD_S = 0.7
 RENEW_S = 0.35
 PUBLISH_EVERY_S = 0.05
 """A state that keeps changing is written this often at most."""
+HANDOVER_S = 1.0
+"""So long may a new leader need to hear of as many engines as the last one did."""
 _CALL_WITHIN_S = 0.3
 _RETRY_S = 0.1
 _LATE_S = 0.01
@@ -55,14 +57,19 @@ class Lead:
         self._sent_at = -math.inf
         self._due = asyncio.Event()
         self._counters: Sequence[Demand] = ()
+        self._found: PoolState | None = None
+        self._taken_at = -math.inf
 
     @property
     def leading(self) -> bool:
         return self._clock.now() < self._until
 
     def publish(self, state: PoolState) -> None:
-        """Puts a state in force for all replicas, soon, if this process leads."""
-        if self.leading:
+        """Puts a state in force for all replicas, soon, if this process leads.
+
+        Who has just taken the lead has not heard of all engines yet. What was in force knows better for a moment.
+        """
+        if self.leading and not self._knows_less(state):
             self._state = pack_state(state)
             if self._state[1] != self._sent:
                 self._due.set()
@@ -99,6 +106,10 @@ class Lead:
                 )
         self._until = -math.inf
 
+    def _knows_less(self, state: PoolState) -> bool:
+        settling = self._clock.now() - self._taken_at < HANDOVER_S
+        return settling and self._found is not None and state.engines_reporting < self._found.engines_reporting
+
     async def _until_due(self) -> None:
         while self._clock.now() < (at := self._next_at()):
             self._due.clear()
@@ -128,6 +139,9 @@ class Lead:
             self._try_at = self._clock.now() + _RETRY_S
             return
         if reign.led:
+            if reign.token != self._token:
+                self._taken_at = start
+                self._found = read_state(reign.found, at=start) if reign.found else None
             self._token = reign.token
             self._until = start + reign.lead_s
             self._sent = fingerprint

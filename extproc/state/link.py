@@ -99,14 +99,14 @@ class Link:
             await self._forget_connections()
             raise StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}") from error
 
-    async def listen(self, channels: Sequence[str], heard: Callable[[str, str], None]) -> None:
-        """Calls `heard` with channel and message, until the connection breaks: then StateUnavailable."""
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """Calls `heard` with each message, until the connection breaks: then StateUnavailable."""
         subscription = self._subscription()
         try:
-            await subscription.subscribe(*channels)
+            await subscription.subscribe(channel)
             async for message in subscription.listen():
                 if message["type"] == "message":
-                    heard(message["channel"].decode(), message["data"].decode())
+                    heard(message["data"].decode())
         except (exceptions.RedisError, exceptions.RedisClusterException, OSError, TimeoutError) as error:
             raise StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}") from error
         finally:

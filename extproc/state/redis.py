@@ -1,4 +1,4 @@
-"""The shared state of all pools: one connection's worth of calls, one subscription to their wakes, and a part per pool."""
+"""A pool shared over Redis, put together: its ledger, its lead, and the subscription to its wakes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import structlog
 from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Demand, PoolState
+from extproc.snapshots import ShareSnapshot
 from extproc.state.asking import Observe, SharedLedger
 from extproc.state.demand import merged
 from extproc.state.lead import Lead
@@ -17,7 +18,6 @@ from extproc.state.link import Link
 from extproc.state.scripts import keys_of
 
 _LISTEN_AGAIN_S = 0.2
-_STARTING = "starting"
 _log = structlog.get_logger(__name__)
 
 
@@ -44,10 +44,13 @@ class SharedPool:
         clock: Clock,
         observe: Observe,
         may_lead: bool,
+        asks: bool,
     ) -> None:
         keys = keys_of(prefix, pool)
         self.pool = pool
-        self.channel = keys.channel
+        self._channel = keys.channel
+        self._link = link
+        self._asks = asks
         self.in_charge = asyncio.Event()
         self.relieved = asyncio.Event()
         self.relieved.set()
@@ -72,16 +75,12 @@ class SharedPool:
         return self.lead is not None and self.lead.leading
 
     def publish(self, state: PoolState) -> None:
-        """A state that was made before the engines were heard never replaces a shared one, and one made without them, by a
-        process that does not scrape, neither."""
-        if _STARTING in state.reason and self.ledger.shared:
-            return
-        if self.lead is None:
-            if not self.ledger.shared:
-                self.ledger.own(state)
-            return
-        self.lead.publish(state)
-        self.ledger.own(state)
+        """For all, where this process leads; for itself, while it is cut off or has never heard a shared one. What a process
+        that watches no engines decides never takes the place of a shared state."""
+        if self.lead is not None:
+            self.lead.publish(state)
+        if self.lead is not None or not self.ledger.shared:
+            self.ledger.own(state)
 
     def tells(self, demand: Callable[[float], Demand]) -> None:
         """This replica's own traffic."""
@@ -93,6 +92,31 @@ class SharedPool:
         counters = self.lead.counters if self.lead is not None and self.lead.leading else ()
         return merged(counters) if counters else self._own(now)
 
+    def snapshot(self) -> ShareSnapshot:
+        return ShareSnapshot(self.ledger.replicas, leading=self.leading, cut_off=self.ledger.cut_off)
+
+    async def run(self) -> None:
+        """Until cancelled. Trouble with the store is no error here: the pool goes on alone."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                if self._asks:
+                    tasks.create_task(self.ledger.run(), name=f"ask {self.pool}")
+                    tasks.create_task(self._listen(), name=f"wakes {self.pool}")
+                if self.lead is not None:
+                    tasks.create_task(self.lead.run(), name=f"lead {self.pool}")
+        finally:
+            if self.lead is not None:
+                await self.lead.give_up()
+
+    async def _listen(self) -> None:
+        """Wakes get lost while this is broken: waiters then ask again by themselves."""
+        while True:
+            try:
+                await self._link.listen(self._channel, self.ledger.woken)
+            except StateUnavailable as error:
+                _log.debug("wakes_lost", pool=self.pool, kind=error.kind)
+            await asyncio.sleep(_LISTEN_AGAIN_S)
+
     def _changed(self) -> None:
         charge = self.leading or self.ledger.cut_off
         (self.in_charge if charge else self.relieved).set()
@@ -100,7 +124,8 @@ class SharedPool:
 
 
 class RedisState:
-    """All pools of one process. `asks` False: a process without requests, that only leads."""
+    """What all pools of one process share: the link, and who we are. `asks` False: a process without requests, that only
+    leads. `may_lead` False: one that does not watch the engines."""
 
     def __init__(
         self, url: str, prefix: str, *, process: str, clock: Clock, observe: Observe, may_lead: bool, asks: bool = True
@@ -112,11 +137,9 @@ class RedisState:
         self._observe = observe
         self._may_lead = may_lead
         self._asks = asks
-        self._pools: list[SharedPool] = []
 
     def pool(self, name: str, initial: PoolState) -> SharedPool:
-        """Before `run`."""
-        shared = SharedPool(
+        return SharedPool(
             name,
             self._process,
             link=self._link,
@@ -125,36 +148,9 @@ class RedisState:
             clock=self._clock,
             observe=self._observe,
             may_lead=self._may_lead,
+            asks=self._asks,
         )
-        self._pools.append(shared)
-        return shared
 
-    async def run(self) -> None:
-        """Until cancelled. Trouble with the store is no error here: every pool goes on alone."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                if self._asks:
-                    tasks.create_task(self._listen(), name="wakes")
-                for pool in self._pools:
-                    if self._asks:
-                        tasks.create_task(pool.ledger.run(), name=f"ask {pool.pool}")
-                    if pool.lead is not None:
-                        tasks.create_task(pool.lead.run(), name=f"lead {pool.pool}")
-        finally:
-            await self._close()
-
-    async def _listen(self) -> None:
-        """Wakes get lost while this is broken: waiters then ask again by themselves."""
-        pools = {pool.channel: pool for pool in self._pools}
-        while True:
-            try:
-                await self._link.listen(list(pools), lambda channel, message: pools[channel].ledger.woken(message))
-            except StateUnavailable as error:
-                _log.debug("wakes_lost", kind=error.kind)
-            await asyncio.sleep(_LISTEN_AGAIN_S)
-
-    async def _close(self) -> None:
-        for pool in self._pools:
-            if pool.lead is not None:
-                await pool.lead.give_up()
+    async def close(self) -> None:
+        """After the pools have ended."""
         await self._link.close()

@@ -65,12 +65,14 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Reign:
-    """What publish.lua returns. `counters`: each replica's, with their age in seconds."""
+    """What publish.lua returns. `counters`: each replica's, with their age in seconds. `found`: the state that was in force
+    when the lead was taken; empty otherwise."""
 
     led: bool
     token: int
     lead_s: float
     counters: Mapping[str, tuple[float, str]]
+    found: bytes
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -93,13 +95,13 @@ def read_answer(raw: bytes) -> Answer:
     return _answer(raw)
 
 
-def read_reign(raw: bytes) -> Reign:
-    led, token, lead_s, now, *counters = _any(raw)
-    found = {
+def read_reign(raw: tuple[bytes, bytes]) -> Reign:
+    led, token, lead_s, now, *counters = _any(raw[0])
+    told = {
         replica: (max(0.0, now - at), text)
         for replica, at, text in zip(counters[::3], counters[1::3], counters[2::3], strict=True)
     }
-    return Reign(led == 1, int(token), float(lead_s), found)
+    return Reign(led == 1, int(token), float(lead_s), told, raw[1])
 
 
 def pack_state(state: PoolState) -> tuple[bytes, str]:

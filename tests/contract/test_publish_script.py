@@ -47,7 +47,10 @@ def test_the_first_takes_the_lead_and_the_second_waits_for_its_end(server: Redis
     assert not second.led
     assert second.lead_s == pytest.approx(0.2)
     assert in_force(server) == limited(1)
-    assert publish(server, "b", 0, now=100.71, state=limited(2)).led
+    third = publish(server, "b", 0, now=100.71, state=limited(2))
+    assert third.led
+    assert read_state(third.found, at=0.0) == limited(1), "who takes the lead learns what was in force"
+    assert publish(server, "b", third.token, now=100.8).found == b""
     assert in_force(server) == limited(2)
 
 

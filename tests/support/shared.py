@@ -100,12 +100,13 @@ async def replica(name: str, url: str, *, may_lead: bool = False) -> AsyncIterat
     )
     node = Node(name, state.pool(POOL, PoolState(limits=(NOTHING,) * 3)))
     node.calls = calls
-    running = asyncio.ensure_future(state.run())
+    running = asyncio.ensure_future(node.shared.run())
     try:
         yield node
     finally:
         running.cancel()
         await asyncio.wait({running})
+        await state.close()
 
 
 __all__ = ["KEYS", "POOL", "PREFIX", "Link", "Node", "put_state", "replica"]
