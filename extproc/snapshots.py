@@ -70,6 +70,12 @@ class PoolSnapshot:
     drain_per_s: Load | None = None
     engines: tuple[EngineSnapshot, ...] = ()
     share: ShareSnapshot | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Another process watches the engines."""
+        return self.share is not None and not self.share.leading and not self.share.cut_off
+
     leaving: bool = False
 
 

@@ -139,6 +139,8 @@ def readiness(snapshot: ServiceSnapshot) -> Readiness:
 
 
 def _engines_component(pool: PoolSnapshot) -> dict[str, Json]:
+    if pool.follows:
+        return {"ok": True, "detail": f"{pool.state.engines_reporting} reporting to the leader"}
     reporting, known = sum(engine.reporting for engine in pool.engines), len(pool.engines)
     detail = f"{reporting} of {known} reporting" if known else "none configured"
     return {"ok": reporting == known, "detail": detail}
@@ -151,7 +153,10 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
     warnings += [
         f"pool {pool.name}: no engine reports, admission is by the failure rules"
         for pool in snapshot.pools
-        if pool.engines and not pool.leaving and not any(engine.reporting for engine in pool.engines)
+        if pool.engines
+        and not pool.leaving
+        and not pool.follows
+        and not any(engine.reporting for engine in pool.engines)
     ]
     warnings += [
         f"pool {pool.name}: the shared state does not answer, this replica goes on alone within its share"
