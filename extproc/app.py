@@ -103,7 +103,7 @@ class Service:
             options.redis_prefix,
             process=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
             clock=self._clock,
-            observe=self._metrics.asked,
+            watch=self._metrics,
             may_lead=options.scrape,
             asks=options.listen is not None,
         )

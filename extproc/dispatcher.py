@@ -53,7 +53,6 @@ class Dispatcher:
         self._bands: Bands[Place] = Bands(queues)
         self._in_use: list[Load] = [NOTHING, NOTHING, NOTHING]
         self._new_ghosts = NOTHING
-        self._total = NOTHING
         self._asked: list[Waiter[Place]] | None = None
         self._passing: Waiter[Place] | None = None
         """Asked for alone, next: a small one that goes before a large one at the head."""
@@ -109,7 +108,7 @@ class Dispatcher:
             outcome,
             submission,
             pool=self.pool,
-            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._total),
+            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
             policy=self._retry,
             chance=self._random.random(),
         )
@@ -136,7 +135,7 @@ class Dispatcher:
     def retry_after_s(self, priority: Priority) -> float:
         """What a client of the default tenant that is refused now is told, before the spread."""
         newcomer = Submission(priority, Cost(0, 0))
-        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._total)
+        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total)
         return retry_after_s(wait_s, self._retry, chance=0.5)
 
     @property
@@ -146,7 +145,7 @@ class Dispatcher:
     @property
     def total(self) -> Load:
         """Load in use over all replicas, ghost load included, as the ledger last said."""
-        return self._total
+        return self._ledger.total
 
     @property
     def state(self) -> PoolState:
@@ -159,10 +158,10 @@ class Dispatcher:
 
     @property
     def _pressure(self) -> bool:
-        return self._judgement.pressure(self._ledger.state, self._total)
+        return self._judgement.pressure(self._ledger.state, self._ledger.total)
 
     def _judge(self, submission: Submission, now: float, *, waits: bool) -> Outcome | None:
-        return self._judgement.refuse(submission, self._ledger.state, self._total, now=now, waits=waits)
+        return self._judgement.refuse(submission, self._ledger.state, self._ledger.total, now=now, waits=waits)
 
     def _enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
         band = self._bands[submission.priority]
@@ -227,7 +226,6 @@ class Dispatcher:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
-        self._total = verdicts.total
         for waiter in asked[: verdicts.admitted]:
             if self._bands[waiter.priority].remove(waiter, served=True):
                 self._admit(waiter, now)
@@ -239,7 +237,7 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._total)
+        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
         self._dirty = self._dirty or self._passing is not None
         if verdicts.ask_again_s is not None:
             self._ask_again_at = now + verdicts.ask_again_s

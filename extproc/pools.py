@@ -125,7 +125,7 @@ class Pool:
             state=dispatcher.state,
             queues=(p0, p1, p2),
             in_use=dispatcher.in_use,
-            held=dispatcher.total if self.shared else sum(dispatcher.in_use, self.ledger.ghosts),
+            held=self.ledger.total if self.shared else sum(dispatcher.in_use, self.ledger.ghosts),
             ghosts=self.ledger.ghosts,
             drain_per_s=demand.drain_per_s,
             engines=tuple(_engine(status, status.engine in reporting) for status in self.scraper.statuses()),

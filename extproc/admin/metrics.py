@@ -22,7 +22,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 15.0, 30.0, 60.0)
 HOLD_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-STATE_BUCKETS_S = (0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0)
+STATE_BUCKETS_S = (0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1, 0.25, 1.0)
 SCRAPE_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 MOST_ENGINES = 256
@@ -52,7 +52,7 @@ class Metrics:
         self._waits = _histogram(names.QUEUE_WAIT, WAIT_BUCKETS_S, self.registry)
         self._holds = _histogram(names.HOLD, HOLD_BUCKETS_S, self.registry)
         self._state_calls = _counter(names.STATE_CALLS, self.registry)
-        self._state_times = _histogram(names.STATE_CALL, STATE_BUCKETS_S, self.registry)
+        self._state_times = _histogram(names.STATE_ASK, STATE_BUCKETS_S, self.registry)
         self._scrape_times = _histogram(names.SCRAPE, SCRAPE_BUCKETS_S, self.registry)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
@@ -108,9 +108,10 @@ class Metrics:
         counter.inc()
         self._scrape_times.observe(took_s)
 
-    def asked(self, result: str, took_s: float) -> None:
-        """One call to the shared state. Results are few: they are `ok`, `late`, and the kinds of `StateUnavailable`."""
+    def state_called(self, result: str) -> None:
         self._state_calls.labels(self._kinds.of(result)).inc()
+
+    def state_answered(self, took_s: float) -> None:
         self._state_times.observe(took_s)
 
     def requests(self) -> dict[str, dict[str, dict[str, int]]]:

@@ -54,7 +54,9 @@ QUEUE_WAIT = _histogram(
     "extproc_queue_wait_seconds", (*_CLASS, "verdict"), "Time from arrival to verdict: admitted, refused or gone."
 )
 HOLD = _histogram("extproc_hold_seconds", _CLASS, "Time an admitted request held its capacity.")
-STATE_CALL = _histogram("extproc_state_call_seconds", (), "Time one call to the shared state took.")
+STATE_ASK = _histogram(
+    "extproc_state_ask_seconds", (), "Time from asking for capacity to the verdict, shared or alone."
+)
 SCRAPE = _histogram("extproc_scrape_seconds", (), "Time one read of an engine's metrics took.")
 
 BUILD = _gauge("extproc_build_info", ("version",), "Always 1; the version running.")

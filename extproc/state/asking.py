@@ -27,6 +27,7 @@ from extproc.state.deadline import Deadline
 from extproc.state.demand import pack_demand
 from extproc.state.link import Link
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
+from extproc.state.watch import Watch
 
 ABANDON_S = 1.0
 BELIEVED_S = 0.5
@@ -43,9 +44,6 @@ _LAST_WORD_S = 0.2
 _ASK = Script("ask")
 _log = structlog.get_logger(__name__)
 
-Observe = Callable[[str, float], None]
-"""Told of every call: its result, and how long it took in seconds."""
-
 
 @dataclass(slots=True)
 class _Pending:
@@ -53,6 +51,7 @@ class _Pending:
 
     ask: Ask
     reply: Callable[[Verdicts], None]
+    at: float
 
 
 class SharedLedger:
@@ -70,7 +69,7 @@ class SharedLedger:
         clock: Clock,
         on_lead: Callable[[float], None],
         on_change: Callable[[], None],
-        observe: Observe,
+        watch: Watch,
     ) -> None:
         self._pool = pool
         self._replica = replica
@@ -79,7 +78,7 @@ class SharedLedger:
         self._clock = clock
         self._on_lead = on_lead
         self._on_change = on_change
-        self._observe = observe
+        self._watch = watch
         self._state = initial
         self._fingerprint = ""
         self._replicas = 1
@@ -101,11 +100,13 @@ class SharedLedger:
         self._demand: Callable[[float], Demand] | None = None
         self._wake: Callable[[], None] = lambda: None
 
-    # -- the port -------------------------------------------------------------------------------------------------
-
     @property
     def state(self) -> PoolState:
         return self._alone(self._clock.now()) if self._cut_off else self._state
+
+    @property
+    def total(self) -> Load:
+        return self._total
 
     @property
     def ghosts(self) -> Load:
@@ -135,13 +136,11 @@ class SharedLedger:
             self._ghosts.hold_s = ask.mean_hold_s
         self._ghosts.add(ask.ghosts, now)
         self._in_use = ask.in_use
-        self._pending = _Pending(ask, reply)
+        self._pending = _Pending(ask, reply, now)
         if self._trouble_at is not None:
             self._answer_alone()
         else:
             self._due.set()
-
-    # -- for the composition root ---------------------------------------------------------------------------------
 
     def tells(self, demand: Callable[[float], Demand]) -> None:
         """Where the counters for the leader's controllers come from."""
@@ -171,8 +170,6 @@ class SharedLedger:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._last_word(), _LAST_WORD_S)
 
-    # -- calling --------------------------------------------------------------------------------------------------
-
     async def _until_due(self) -> None:
         wait_s = HEARTBEAT_S if self._trouble_at is None else PROBE_S
         timer = self._clock.call_at(self._clock.now() + wait_s, self._due.set)
@@ -193,7 +190,7 @@ class SharedLedger:
             answer = read_answer(packed)
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
-            self._observe(kind, self._clock.now() - start)
+            self._watch.state_called(kind)
             self._broken = True
             self._late()
             return
@@ -201,7 +198,7 @@ class SharedLedger:
             deadline.cancel()
         took_s = self._clock.now() - start
         in_time = not deadline.passed and took_s <= BELIEVED_S
-        self._observe("ok" if in_time else "late", took_s)
+        self._watch.state_called("ok" if in_time else "late")
         self._learn(answer, state, report)
         if not in_time:
             self._late()
@@ -252,13 +249,12 @@ class SharedLedger:
 
     def _reply(self, pending: _Pending, verdicts: Verdicts) -> None:
         self._pending = None
+        self._watch.state_answered(self._clock.now() - pending.at)
         in_use = list(pending.ask.in_use)
         for want in pending.ask.wants[: verdicts.admitted]:
             in_use[want.priority] += want.load
         self._in_use = (in_use[0], in_use[1], in_use[2])
         pending.reply(verdicts)
-
-    # -- alone ----------------------------------------------------------------------------------------------------
 
     def _late(self) -> None:
         """A call missed its deadline or failed: from here on this replica answers by itself."""
@@ -291,10 +287,10 @@ class SharedLedger:
             return
         state, ghosts = self._alone(self._clock.now()), self.ghosts
         admitted = admissible_alone(pending.ask.wants, pending.ask.in_use, ghosts, state)
-        total = sum((want.load for want in pending.ask.wants[:admitted]), sum(pending.ask.in_use, ghosts))
+        self._total = sum((want.load for want in pending.ask.wants[:admitted]), sum(pending.ask.in_use, ghosts))
         refused = admitted < len(pending.ask.wants)
         self._went_alone = self._went_alone or admitted > 0
-        self._reply(pending, Verdicts(admitted, state, total, _ALONE_AGAIN_S if refused else None))
+        self._reply(pending, Verdicts(admitted, state, self._total, _ALONE_AGAIN_S if refused else None))
 
     async def _last_word(self) -> None:
         if self._trouble_at is None:

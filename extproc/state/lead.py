@@ -135,7 +135,8 @@ class Lead:
                 _PUBLISH, (self._keys.facts, self._keys.demand), arguments, within_s=_CALL_WITHIN_S
             )
             reign = read_reign(raw)
-        except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError):
+        except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
+            _log.debug("lead_call_failed", pool=self._pool, error=str(error))
             self._try_at = self._clock.now() + _RETRY_S
             return
         if reign.led:

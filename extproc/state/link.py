@@ -21,6 +21,8 @@ from extproc.errors import ExtprocError, StateUnavailable
 from extproc.state.scripts import Script
 
 CONNECT_S = 1.0
+FIND_S = 5.0
+"""For asking a cluster which node has what; a call's own time begins after it."""
 _SENTINEL_PORT = 26379
 
 _KINDS: tuple[tuple[type[Exception], str], ...] = (
@@ -90,6 +92,7 @@ class Link:
     async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float) -> Any:
         """The script's answer. Raises StateUnavailable, and then the next call starts on a new connection."""
         try:
+            await self._find_nodes()
             async with asyncio.timeout(within_s):
                 try:
                     return await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
@@ -101,21 +104,31 @@ class Link:
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """Calls `heard` with each message, until the connection breaks: then StateUnavailable."""
-        subscription = self._subscription()
+        client: Redis | None = None
         try:
-            await subscription.subscribe(channel)
-            async for message in subscription.listen():
-                if message["type"] == "message":
-                    heard(message["data"].decode())
+            await self._find_nodes()
+            client = self._any_node()
+            subscription: Subscription = client.pubsub()
+            try:
+                await subscription.subscribe(channel)
+                async for message in subscription.listen():
+                    if message["type"] == "message":
+                        heard(message["data"].decode())
+            finally:
+                await subscription.aclose()
         except (exceptions.RedisError, exceptions.RedisClusterException, OSError, TimeoutError) as error:
             raise StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}") from error
         finally:
-            with suppress(exceptions.RedisError, OSError):
-                await subscription.aclose()
+            if client is not None and client is not self._client:
+                await client.aclose()
 
     async def close(self) -> None:
         with suppress(exceptions.RedisError, OSError):
             await self._client.aclose()
+            if isinstance(self._client, Redis):
+                manager = getattr(self._client.connection_pool, "sentinel_manager", None)
+                for sentinel in manager.sentinels if manager is not None else ():
+                    await sentinel.aclose()
 
     async def _forget_connections(self) -> None:
         """A server that lost its role answers READONLY on the same connection for ever."""
@@ -125,15 +138,21 @@ class Link:
             else:
                 await self._client.connection_pool.disconnect(inuse_connections=False)
 
-    def _subscription(self) -> Subscription:
+    async def _find_nodes(self) -> None:
+        """A no-op while a cluster's nodes are known."""
+        if isinstance(self._client, RedisCluster):
+            async with asyncio.timeout(FIND_S):
+                await self._client.initialize()
+
+    def _any_node(self) -> Redis:
+        """Where to subscribe: in a cluster a message reaches all nodes."""
         client = self._client
-        if isinstance(client, RedisCluster):  # a message reaches all nodes of a cluster
-            node = client.get_random_node()
-            if node is None:
-                raise StateUnavailable("cluster", "no node of the cluster is known yet")
-            settings = {k: v for k, v in node.connection_kwargs.items() if k in _NODE_SETTINGS}
-            return Redis(host=node.host, port=int(node.port), **settings).pubsub()
-        return client.pubsub()
+        if not isinstance(client, RedisCluster):
+            return client
+        if (node := client.get_random_node()) is None:
+            raise StateUnavailable("cluster", "no node of the cluster is known")
+        settings = {k: v for k, v in node.connection_kwargs.items() if k in _NODE_SETTINGS}
+        return Redis(host=node.host, port=int(node.port), **settings)
 
 
 _NODE_SETTINGS = frozenset(

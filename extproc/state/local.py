@@ -8,7 +8,7 @@ from collections.abc import Callable
 from extproc.account import Account, Report
 from extproc.capacity import Ghosts
 from extproc.clock import Clock
-from extproc.model import Load, PoolState
+from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Ask, Verdicts
 
 
@@ -20,12 +20,17 @@ class LocalLedger:
         self._account = Account(initial, generation=-math.inf)
         self._clock = clock
         self._ghosts = Ghosts(clock.now())
+        self._total = NOTHING
         self._seq = 0
         self._wake: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> PoolState:
         return self._state
+
+    @property
+    def total(self) -> Load:
+        return self._total
 
     @property
     def ghosts(self) -> Load:
@@ -49,6 +54,7 @@ class LocalLedger:
         settled = self._account.ask(now, report)
         if settled is None:
             raise AssertionError("a report with a new number was ignored")
+        self._total = settled.total
         reply(Verdicts(settled.admitted, self._state, settled.total, settled.again_s))
 
     def on_wake(self, wake: Callable[[], None]) -> None:

@@ -11,11 +11,12 @@ from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Demand, PoolState
 from extproc.snapshots import ShareSnapshot
-from extproc.state.asking import Observe, SharedLedger
+from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
 from extproc.state.lead import Lead
 from extproc.state.link import Link
 from extproc.state.scripts import keys_of
+from extproc.state.watch import Watch
 
 _LISTEN_AGAIN_S = 0.2
 _log = structlog.get_logger(__name__)
@@ -42,7 +43,7 @@ class SharedPool:
         prefix: str,
         initial: PoolState,
         clock: Clock,
-        observe: Observe,
+        watch: Watch,
         may_lead: bool,
         asks: bool,
     ) -> None:
@@ -67,7 +68,7 @@ class SharedPool:
             clock=clock,
             on_lead=self.lead.heard if self.lead else _ignore,
             on_change=self._changed,
-            observe=observe,
+            watch=watch,
         )
 
     @property
@@ -128,13 +129,13 @@ class RedisState:
     leads. `may_lead` False: one that does not watch the engines."""
 
     def __init__(
-        self, url: str, prefix: str, *, process: str, clock: Clock, observe: Observe, may_lead: bool, asks: bool = True
+        self, url: str, prefix: str, *, process: str, clock: Clock, watch: Watch, may_lead: bool, asks: bool = True
     ) -> None:
         self._link = Link(url)
         self._prefix = prefix
         self._process = process
         self._clock = clock
-        self._observe = observe
+        self._watch = watch
         self._may_lead = may_lead
         self._asks = asks
 
@@ -146,7 +147,7 @@ class RedisState:
             prefix=self._prefix,
             initial=initial,
             clock=self._clock,
-            observe=self._observe,
+            watch=self._watch,
             may_lead=self._may_lead,
             asks=self._asks,
         )

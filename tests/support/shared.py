@@ -27,6 +27,20 @@ def put_state(server: Server, state: PoolState) -> None:
         client.hset(KEYS.facts, mapping={"state": packed, "fingerprint": fingerprint, "generation": "1"})
 
 
+class Calls:
+    """A `Watch` that remembers."""
+
+    def __init__(self) -> None:
+        self.results: list[str] = []
+        self.took_s: list[float] = []
+
+    def state_called(self, result: str) -> None:
+        self.results.append(result)
+
+    def state_answered(self, took_s: float) -> None:
+        self.took_s.append(took_s)
+
+
 class Node:
     """One replica. `held`: its requests, one slot each; `waiting`: priorities, with when they came."""
 
@@ -38,7 +52,7 @@ class Node:
         self.held: list[Priority] = []
         self.waiting: list[tuple[Priority, float]] = []
         self.admitted_at: list[float] = []
-        self.calls: list[tuple[str, float]] = []
+        self.calls: list[str] = []
         self.changed = asyncio.Event()
         self._asking = False
         self._dirty = False
@@ -89,17 +103,16 @@ class Node:
 
 @asynccontextmanager
 async def replica(name: str, url: str, *, may_lead: bool = False) -> AsyncIterator[Node]:
-    calls: list[tuple[str, float]] = []
     state = RedisState(
         url,
         PREFIX,
         process=name,
         clock=LoopClock(asyncio.get_running_loop()),
-        observe=lambda result, took_s: calls.append((result, took_s)),
+        watch=(watch := Calls()),
         may_lead=may_lead,
     )
     node = Node(name, state.pool(POOL, PoolState(limits=(NOTHING,) * 3)))
-    node.calls = calls
+    node.calls = watch.results
     running = asyncio.ensure_future(node.shared.run())
     try:
         yield node

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +40,13 @@ def free_port() -> int:
         return port
 
 
+def low_port() -> int:
+    """A free port to which a cluster node can add 10000 for its bus."""
+    while (port := free_port()) > 50_000 or port < 1024:
+        pass
+    return port
+
+
 def start(folder: Path, *options: str, port: int = 0, url: str = "") -> Server:
     """Returns when it answers, if only with an error. `port` 0: a Unix socket in `folder`, no port."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -48,20 +55,33 @@ def start(folder: Path, *options: str, port: int = 0, url: str = "") -> Server:
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen([binary(), *own, *where, *options], stdout=log, stderr=log)
     server = Server(process, port, url or (f"redis://127.0.0.1:{port}" if port else f"unix://{folder / 's'}"))
+    _until_it_answers(server, folder)
+    return server
+
+
+def _until_it_answers(server: Server, folder: Path) -> None:
+    try:
+        _wait(server, folder)
+    except BaseException:
+        stop(server)
+        raise
+
+
+def _wait(server: Server, folder: Path) -> None:
     end = monotonic() + 10
     while True:
         try:
             with server.client() as client:
                 client.ping()
-            return server
+            return
         except RedisError as error:
             if (
                 not isinstance(error, ConnectionError)
                 and "onnect" not in str(error)
                 and "No such file" not in str(error)
             ):
-                return server
-            assert process.poll() is None, (folder / "server.log").read_text()
+                return
+            assert server.process.poll() is None, (folder / "server.log").read_text()
             assert monotonic() < end, "the server does not answer"
 
 
@@ -79,5 +99,25 @@ def running(folder: Path, *options: str, port: int = 0) -> Iterator[Server]:
         stop(server)
 
 
-def options_of(**settings: str) -> Sequence[str]:
-    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", value)]
+@contextmanager
+def sentinel(folder: Path, name: str, primary_port: int) -> Iterator[Server]:
+    """One sentinel that watches the primary."""
+    folder.mkdir(parents=True)
+    port = free_port()
+    lines = [
+        f"port {port}",
+        "bind 127.0.0.1",
+        f"dir {folder}",
+        f"sentinel monitor {name} 127.0.0.1 {primary_port} 1",
+        f"sentinel down-after-milliseconds {name} 1000",
+        f"sentinel failover-timeout {name} 5000",
+    ]
+    (folder / "sentinel.conf").write_text("\n".join(lines))
+    with (folder / "server.log").open("ab") as log:
+        process = subprocess.Popen([binary(), str(folder / "sentinel.conf"), "--sentinel"], stdout=log, stderr=log)
+    server = Server(process, port, f"redis://127.0.0.1:{port}")
+    try:
+        _until_it_answers(server, folder)
+        yield server
+    finally:
+        stop(server)
