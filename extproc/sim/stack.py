@@ -185,12 +185,16 @@ class Stack:
         new.write_text(render_policy(policy, self.engine_addresses), encoding="utf-8")
         new.replace(self.policy_file)
 
+    def arguments_of(self, replica: str) -> tuple[str, ...]:  # noqa: ARG002 - for those who need them to differ
+        """More arguments of this replica."""
+        return self.options.serve_args
+
     async def start_replica(self, replica: str) -> None:
         """At the start, and again after it was killed."""
         await self._start_python(
             replica,
             *("serve", "--policy", str(self.policy_file), "--listen", self.extproc_addresses[replica]),
-            *("--admin-listen", self.admin_urls[replica].removeprefix("http://"), *self.options.serve_args),
+            *("--admin-listen", self.admin_urls[replica].removeprefix("http://"), *self.arguments_of(replica)),
         )
 
     async def _start_envoy(self, http: aiohttp.ClientSession) -> None:

@@ -210,6 +210,7 @@ class SharedLedger:
     def _report(self, pending: _Pending | None) -> Report:
         self._seq += 1
         away = self._clock.now() - self._heard_at
+        heard = self._heard_at > -math.inf
         if away > 30:
             self._acked = 0  # so long unheard, an entry may be forgotten with nothing lost
         return Report(
@@ -217,7 +218,7 @@ class SharedLedger:
             seq=self._seq,
             in_use=self._in_use,
             acked=self._acked,
-            returning=self._went_alone or (self._heard_at > -math.inf and (self._broken or away > AWAY_S)),
+            returning=self._cut_off or self._went_alone or (heard and (self._broken or away > AWAY_S)),
             ghosts=self.ghosts,
             hold_s=self._ghosts.hold_s,
             wants=pending.ask.wants if pending is not None and self._trouble_at is None else (),

@@ -8,6 +8,7 @@ import statistics
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from extproc.errors import StateUnavailable
@@ -129,6 +130,9 @@ async def test_a_slow_store_is_left_alone_until_it_answers_in_time(server: Serve
         proxy.delay_s = 0.0
         await eventually(lambda: not a.ledger.cut_off)
         results = list(a.calls)
+        with server.client() as client:
+            entry = msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, "a") or b""))
+        assert entry[4] > 0, "it came back without care: others know only what it last said while it was slow"
     assert results.count("late") >= 2
     assert results[-1] == "ok"
 

@@ -8,10 +8,12 @@ from contextlib import asynccontextmanager, suppress
 
 
 class TcpProxy:
-    """`delay_s` each way. `cut()`: open connections end, new ones are refused; `silence()`: bytes go nowhere."""
+    """`delay_s` each way; `target_port` may change, for connections to come.
+
+    `cut()`: open connections end, new ones are refused; `silence()`: bytes go nowhere."""
 
     def __init__(self, target_port: int) -> None:
-        self._target_port = target_port
+        self.target_port = target_port
         self._server: asyncio.Server | None = None
         self._writers: set[asyncio.StreamWriter] = set()
         self._passing = asyncio.Event()
@@ -39,7 +41,7 @@ class TcpProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError, asyncio.CancelledError):
-            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
+            there_reader, there_writer = await asyncio.open_connection("127.0.0.1", self.target_port)
             self._writers |= {writer, there_writer}
             try:
                 async with asyncio.TaskGroup() as both:
