@@ -18,7 +18,7 @@ from extproc.state.scripts import Script
 from tests.support import valkey
 from tests.support.eventually import eventually
 from tests.support.pools import limited
-from tests.support.shared import put_state, replica
+from tests.support.shared import KEYS, put_state, replica
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 from tests.support.valkey import Server
 
