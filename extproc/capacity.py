@@ -57,6 +57,14 @@ def free(in_use: Sequence[Load], ghosts: Load, state: PoolState, priority: int) 
     return Load(max(0.0, left.tokens), max(0.0, left.slots))
 
 
+def most_slots(state: PoolState, priority: int) -> float:
+    """The slots that a pool with nothing in use leaves to this priority: whole and at least 1, or inf."""
+    left = [state.limits[priority].slots]
+    left += [state.limits[0].slots - state.reserved[above].slots for above in range(priority)]
+    least = min(left)
+    return least if least == math.inf else max(1, math.floor(least))
+
+
 def faded(load: Load, for_s: float, hold_s: float) -> Load:
     """What is left of ghost load that is held for a mean of `hold_s` after `for_s`: dg/dt = -g/h, its share of the drain."""
     left = load.scaled(math.exp(-for_s / hold_s))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from urllib.parse import unquote
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from extproc.config import ClassificationRule, Policy, When
 from extproc.model import Api, BodyFacts, Priority, RequestHead, Tenant
@@ -15,8 +15,7 @@ _ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
 PRIORITY_HEADER = "x-priority"
 
 
-@dataclass(frozen=True, slots=True)
-class HeadClass:
+class HeadClass(Struct, frozen=True):
     """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
 
     `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.
@@ -52,7 +51,7 @@ class Classifier:
 
     def head(self, head: RequestHead, tenant: Tenant) -> HeadClass | None:
         """None: not ours to limit (unknown paths, other methods than POST, rules that say bypass); passes untouched."""
-        path = head.path.split("?", 1)[0].rstrip("/")
+        path = _path(head)
         generates = path.endswith(_GENERATING)
         if head.method != "POST":
             return None
@@ -75,7 +74,7 @@ class Classifier:
         """The final priority and pool; None: a rule on the body says bypass."""
         if head_class.settled:
             return head_class.priority, head_class.pool
-        path = head.path.split("?", 1)[0].rstrip("/")
+        path = _path(head)
         holding = [rule for rule in self._rules if _holds(rule.when, path, head, tenant=head_class.tenant, facts=facts)]
         if any(rule.bypass for rule in holding):
             return None
@@ -96,6 +95,11 @@ class Classifier:
         if not self._trusts_priority:
             return None
         return self._names.get(head.headers.get(PRIORITY_HEADER, "").strip().lower())
+
+
+def _path(head: RequestHead) -> str:
+    """As the engine's router sees it: `/v1/chat%2Fcompletions` is `/v1/chat/completions` to vLLM."""
+    return unquote(head.path.split("?", 1)[0]).rstrip("/")
 
 
 def _holds(when: When, path: str, head: RequestHead, *, tenant: Tenant, facts: BodyFacts | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 from extproc.clock import Clock
 from extproc.controllers.protocol import Controller
@@ -51,9 +52,8 @@ class ControlLoop:
         """One decision, now. Called by `run`; callable before it, so that the first request already meets a
         decision."""
         now = self._clock.now()
-        self._state = self._controller.step(
-            now, self._fleet.fleet(), demand=self._demand.demand(now), previous=self._state
-        )
+        demand = replace(self._demand.demand(now), latencies=self._demand.take_latencies())
+        self._state = self._controller.step(now, self._fleet.fleet(), demand=demand, previous=self._state)
         self._publisher.publish(self._state)
         return self._state
 

@@ -6,7 +6,7 @@ does not parse is costed by its length; the engine, not we, tells the client wha
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -17,8 +17,24 @@ _MESSAGE_TOKENS = 4
 """Role and separators of one chat message in the common chat templates."""
 _MEDIA_TOKENS = 1000
 """One image or clip of audio, whatever its bytes: about what vision models make of a 1024 x 1024 picture."""
-_MOST_SEQUENCES = 128
-"""OpenAI's bound on `n`; more is taken as this."""
+_MOST_ANSWERS = 128
+"""OpenAI's bound on `n` and `best_of`; more is taken as this."""
+_MOST_PROMPTS = 2048
+"""OpenAI's bound on the prompts of one completion request; more are taken as this."""
+
+
+_MEDIA_KEYS = frozenset(
+    ("image_url", "input_audio", "audio_url", "video_url", "file", "file_data", "file_id", "file_url")
+)
+_NO_PROMPT = frozenset(("role", "type", "id", "cache_control", "media_type", "signature", "encrypted_content"))
+"""Members of messages and parts that never become prompt text: names, and seals as long as what they seal."""
+_MOST_TEXT_BYTES = 1 << 20
+"""A longer body that nobody read is media with a few words: as text it would not fit the context of most models."""
+_MEDIA_BYTES_PER_TOKEN = 512
+"""Of such a body: a photo of 2 MB in base64 is some 4000 tokens at the finest that vision models make of it."""
+_MOST_VALUES = 32_768
+"""JSON values that are looked at, about a microsecond each. Of more the prompt is told by the length: a megabyte of `{}`
+kept the event loop busy for a third of a second, and a few such bodies made Envoy let everybody pass."""
 
 
 class _Body(msgspec.Struct):
@@ -27,38 +43,80 @@ class _Body(msgspec.Struct):
     model: Any = None
     messages: Any = None
     prompt: Any = None
+    suffix: Any = None
     input: Any = None
     system: Any = None
     instructions: Any = None
+    previous_response_id: Any = None
+    query: Any = None
+    queries: Any = None
+    documents: Any = None
+    items: Any = None
+    text_1: Any = None
+    text_2: Any = None
+    data_1: Any = None
+    data_2: Any = None
     tools: msgspec.Raw = msgspec.Raw()
     max_tokens: Any = None
     max_completion_tokens: Any = None
     max_output_tokens: Any = None
     n: Any = None
+    best_of: Any = None
+    service_tier: Any = None
+    stream: Any = None
+
+
+class _Outline(msgspec.Struct):
+    """What is read of a body of too many values: everything but the prompt. The rest is skipped, which costs little."""
+
+    model: Any = None
+    max_tokens: Any = None
+    max_completion_tokens: Any = None
+    max_output_tokens: Any = None
+    n: Any = None
+    best_of: Any = None
     service_tier: Any = None
     stream: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Body)
+_outline_decoder = msgspec.json.Decoder(_Outline)
 
 
 def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
     """None where it is no JSON object. Never raises."""
     try:
-        read = _decoder.decode(body)
+        read = _decoder.decode(body) if _most_values(body) <= _MOST_VALUES else _outline_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    text_bytes, other_tokens = _measure([read.messages, read.prompt, read.input, read.system, read.instructions])
-    text_bytes += len(bytes(read.tools))
     maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
     return BodyFacts(
         model=read.model if isinstance(read.model, str) else None,
-        prompt_tokens=max(1, round(text_bytes * policy.tokens_per_byte) + other_tokens),
+        prompt_tokens=_prompt_tokens(read, policy) if isinstance(read, _Body) else None,
         max_output_tokens=next((most for most in maxima if _is_count(most)), None),
-        sequences=min(read.n, _MOST_SEQUENCES) if _is_count(read.n) else 1,
+        sequences=(_prompts(read.prompt) if isinstance(read, _Body) else 1)
+        * max(_answers(read.n), _answers(read.best_of)),
         service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
         stream=read.stream is True,
     )
+
+
+def _most_values(body: bytes) -> int:
+    """No fewer than the body holds: each value comes after a comma or an opening bracket, as do parts of its texts."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
+def _prompt_tokens(read: _Body, policy: CostPolicy) -> int:
+    text_bytes, other_tokens = _measure(
+        [read.messages, read.prompt, read.suffix, read.input, read.system, read.instructions]
+    )
+    scored_bytes, scored_tokens = _measure_scored(read)
+    text_bytes += scored_bytes
+    other_tokens += scored_tokens
+    text_bytes += len(bytes(read.tools))
+    if isinstance(read.previous_response_id, str):
+        other_tokens += policy.default_prompt_tokens  # the conversation so far, which the engine keeps and we never saw
+    return max(1, round(text_bytes * policy.tokens_per_byte) + other_tokens)
 
 
 def estimate(
@@ -73,7 +131,10 @@ def estimate(
     if facts is not None and facts.prompt_tokens is not None:
         prompt = facts.prompt_tokens
     elif length_bytes is not None:
-        prompt = max(1, round(length_bytes * policy.tokens_per_byte))
+        media = facts is None and length_bytes > _MOST_TEXT_BYTES
+        prompt = max(
+            1, round(length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte)
+        )
     else:
         prompt = policy.default_prompt_tokens
     if not generates:
@@ -86,20 +147,55 @@ def estimate(
     return Cost(prompt, output if most is None else min(output, most), facts.sequences)
 
 
+def unread_length(announced: int | None, policy: CostPolicy, *, compressed: bool, unfolded: int = 0) -> int | None:
+    """The length to cost a body by whose text is not read. `unfolded`: bytes of it that were seen when unfolding."""
+    if not compressed:
+        return announced
+    return max(unfolded, round((announced or 0) * policy.compression_ratio)) or announced
+
+
 def surely_too_large(facts: BodyFacts, engine_max_tokens: int) -> bool:
     """The prompt alone is larger than an engine's whole KV cache, even were the estimate twice too high."""
     return facts.prompt_tokens is not None and facts.prompt_tokens > 2 * engine_max_tokens
 
 
-def _is_count(value: object) -> bool:
+def _is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _prompts(prompt: object) -> int:
+    """A list of strings or of lists of token ids is one prompt each; token ids in one list are one together."""
+    if not isinstance(prompt, list) or not prompt or not isinstance(prompt[0], str | list):
+        return 1
+    return min(len(prompt), _MOST_PROMPTS)
+
+
+def _answers(n: object) -> int:
+    return min(n, _MOST_ANSWERS) if _is_count(n) else 1
+
+
+def _measure_scored(read: _Body) -> tuple[int, int]:
+    """What rerank and score requests compare: a single query is computed anew with every document."""
+    query = _first(read.query, read.queries, read.text_1, read.data_1)
+    documents = _first(read.documents, read.items, read.text_2, read.data_2)
+    if query is None and documents is None:
+        return 0, 0
+    single = not isinstance(query, list) or len(query) == 1
+    times = len(documents) if single and isinstance(documents, list) else 1
+    query_bytes, query_tokens = _measure([query])
+    text_bytes, tokens = _measure([documents])
+    return text_bytes + query_bytes * times, tokens + query_tokens * times
+
+
+def _first(*given: object) -> object:
+    return next((value for value in given if value is not None), None)
 
 
 def _measure(roots: list[object]) -> tuple[int, int]:
     """Bytes of text, and tokens of what is not text, in any nesting of the APIs' prompt forms.
 
-    Strings are text, lists of integers are token ids, parts with an image or audio count flat. A stack instead of
-    recursion: depth is the client's to choose.
+    Strings are text, lists of integers are token ids, parts with an image, audio or a file count flat. A stack instead
+    of recursion: depth is the client's to choose.
     """
     text_bytes = 0
     tokens = 0
@@ -119,11 +215,15 @@ def _measure(roots: list[object]) -> tuple[int, int]:
             if _is_media(value):
                 tokens += _MEDIA_TOKENS
             else:
-                stack.extend(part for key, part in value.items() if key not in ("role", "type", "id", "cache_control"))
+                stack.extend(part for key, part in value.items() if key not in _NO_PROMPT)
     return text_bytes, tokens
 
 
 def _is_media(part: dict[object, object]) -> bool:
-    return "role" not in part and any(
-        key in part for key in ("image_url", "input_audio", "source", "file", "video_url")
-    )
+    """A content part whose bytes are no text. Without a `type` it is none: a tool's arguments may have any names."""
+    if "role" in part or not isinstance(part.get("type"), str):
+        return False
+    source = part.get("source")
+    if isinstance(source, dict):
+        return source.get("type") not in ("text", "content")  # Anthropic's documents of plain text or of blocks
+    return not _MEDIA_KEYS.isdisjoint(part)

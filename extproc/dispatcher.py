@@ -13,10 +13,10 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 from extproc.clock import Alarm, Clock
-from extproc.config import PoolPolicy, QueuePolicy, RetryAfterPolicy
+from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.judgement import Judgement
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Cost, Demand, End, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
 from extproc.retry_after import retry_after_s
@@ -43,6 +43,7 @@ class Dispatcher:
         new_future: Callable[[], asyncio.Future[Ticket | Rejection]],
     ) -> None:
         self.pool = pool.name
+        self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._retry = retry
         self._longest_wait_s = longest_wait_s
         self._ledger = ledger
@@ -81,7 +82,7 @@ class Dispatcher:
         now = self._clock.now()
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
-        submission = submission.bounded(self._ledger.state.engine_max_tokens)
+        submission = submission.bounded(self._ledger.state)
         self._traffic.costed(submission.cost.load)
         self._bands[submission.priority].shares.seen(submission.tenant, now)
         blocked = self._bands.blocked(submission.priority)
@@ -113,8 +114,11 @@ class Dispatcher:
             chance=self._random.random(),
         )
 
-    def use(self, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float) -> None:
+    def use(
+        self, pool: PoolPolicy, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float
+    ) -> None:
         """A new policy under whoever waits and whatever is held: see `Band.use`. Envoy was told each waiter's longest wait."""
+        self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._retry = retry
         self._longest_wait_s = longest_wait_s
         self._bands.use(queues)
@@ -131,6 +135,9 @@ class Dispatcher:
 
     def demand(self, now: float) -> Demand:
         return self._traffic.demand(now, self.in_use, self._bands.waiting())
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        return self._traffic.take_latencies()
 
     def retry_after_s(self, priority: Priority) -> float:
         """What a client of the default tenant that is refused now is told, before the spread."""
@@ -165,7 +172,7 @@ class Dispatcher:
 
     def _enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
         band = self._bands[submission.priority]
-        longest_s = min(band.policy.timeout_s, self._longest_wait_s, submission.patience_s)
+        longest_s, late = submission.longest_wait(min(band.policy.timeout_s, self._longest_wait_s), self.state)
         waiter = Waiter(
             Place(submission),
             priority=submission.priority,
@@ -173,6 +180,7 @@ class Dispatcher:
             body_bytes=submission.body_bytes,
             arrived=now,
             deadline=now + longest_s,
+            late=late,
             tenant=submission.tenant,
             judged=judged,
         )
@@ -227,10 +235,14 @@ class Dispatcher:
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
         for waiter in asked[: verdicts.admitted]:
-            if self._bands[waiter.priority].remove(waiter, served=True):
-                self._admit(waiter, now)
-            else:
+            band = self._bands[waiter.priority]
+            late = waiter.judged and now - waiter.arrived > waiter.item.submission.useful_wait_s(self.state)
+            if not band.remove(waiter, served=not late):
                 self._dirty = True  # it left while we asked: what it was granted goes back with the next ask
+            elif late:
+                self._drop(waiter, Outcome.DEADLINE)
+            else:
+                self._admit(waiter, now)
         if verdicts.admitted < len(asked):
             for waiter in newcomers:
                 self._stay_or_go(waiter, now)
@@ -256,6 +268,7 @@ class Dispatcher:
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
+            worth_timing=self._goes_by_latency and submission.cost.sequences == 1,
         )
         self._observer.decided(Outcome.ADMITTED, submission.priority, self.pool, waited_s=waited_s)
         waiter.item.deliver(ticket)
@@ -299,6 +312,8 @@ class Dispatcher:
             self._new_ghosts += load
         else:
             self._traffic.ended(load, held_s)
+        if how is End.COMPLETED:
+            self._traffic.finished(Latency(held_s, ticket.ttft_s, ticket.tpot_s))
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
         self._dirty = True
         self._settle()

@@ -34,8 +34,13 @@ class Judgement(Generic[T]):
         """Why a request must not wait, where it `waits`, nor go, where it could at once: it must leave the place to others."""
         pressure = self.pressure(state, total)
         if waits:
-            wait_s = self.expected_wait_s(submission, state, total)
-            return self._bands.refuse(submission, now=now, pressure=pressure, expected_wait_s=wait_s)
+            return self._bands.refuse(
+                submission,
+                now=now,
+                pressure=pressure,
+                expected_wait_s=self.expected_wait_s(submission, state, total),
+                useful_wait_s=submission.useful_wait_s(state),
+            )
         left = state.limits[submission.priority] - total
         mean = self._traffic.mean_cost
         return Outcome.SHED if self._bands.turns_away(submission, pressure=pressure, left=left, mean=mean) else None

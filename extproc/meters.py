@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 
 from extproc.capacity import free
-from extproc.model import NOTHING, PRIORITIES, Demand, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Demand, Latency, Load, PoolState, Priority
 
 _ENOUGH_ENDS = 4
 _KEEP = 0.95
 """Weight of the past at each end: about the last twenty ends count."""
+_LATENCIES_KEPT = 1024
+"""Between two steps of a control loop far fewer finish; this bounds them where no loop runs."""
 
 
 class RateMeter:
@@ -94,11 +97,12 @@ def expected_wait_s(ahead: Load, free: Load, drain_per_s: Load | None) -> float 
 class Traffic:
     """A pool's traffic as its dispatcher sees it: what is offered, what it costs, how long it is held."""
 
-    __slots__ = ("_holds", "_mean_cost", "_offered")
+    __slots__ = ("_holds", "_latencies", "_mean_cost", "_offered")
 
     def __init__(self) -> None:
         self._offered = tuple(RateMeter() for _ in PRIORITIES)
         self._holds = HoldMeter()
+        self._latencies: deque[Latency] = deque(maxlen=_LATENCIES_KEPT)
         self._mean_cost = NOTHING
 
     def offered(self, priority: Priority, now: float) -> None:
@@ -109,6 +113,16 @@ class Traffic:
 
     def ended(self, load: Load, held_s: float) -> None:
         self._holds.ended(load, held_s)
+
+    def finished(self, latency: Latency) -> None:
+        """A response came to its end by itself, as far as can be seen."""
+        self._latencies.append(latency)
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        """Of what has finished since this was last called, the newest at least."""
+        taken = tuple(self._latencies)
+        self._latencies.clear()
+        return taken
 
     @property
     def mean_cost(self) -> Load:

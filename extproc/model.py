@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
 
+from msgspec import Struct
+
 
 class Priority(IntEnum):
     """How much a request matters; P0 most. Inside the process an index, on every wire the label `P0`, `P1`, `P2`."""
@@ -75,8 +77,7 @@ class End(StrEnum):
     """The stream is gone but the request may still run upstream: its hold becomes ghost load."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True, gc=False):
     """An amount of a pool's capacity: KV tokens and sequence slots. `inf` means no bound (limits only)."""
 
     tokens: float = 0.0
@@ -114,8 +115,7 @@ def least(a: Load, b: Load) -> Load:
     return Load(min(a.tokens, b.tokens), min(a.slots, b.slots))
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(Struct, frozen=True, gc=False):
     """What one request takes from a pool: estimated prompt tokens, expected output tokens, sequences."""
 
     prompt_tokens: int
@@ -132,8 +132,7 @@ Metadata = Callable[[str, tuple[str, ...]], str | None]
 """Text at a path inside a namespace of Envoy's dynamic metadata; None where there is none."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHead:
+class RequestHead(Struct, frozen=True):
     """A request as its headers tell it. `headers`: lower-case names, the last value of each; pseudo headers are fields.
 
     The last, because hops append: where a name is repeated, the later value comes from the hop nearer to us, and a client's
@@ -152,7 +151,7 @@ class RequestHead:
     def content_length(self) -> int | None:
         """Bytes announced, None where absent (chunked) or not a number."""
         text = self.headers.get("content-length", "")
-        return int(text) if text.isascii() and text.isdigit() else None
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +219,26 @@ class Fleet:
 
 
 @dataclass(frozen=True, slots=True)
+class Latency:
+    """How long one finished request took, or the means of what a replica reports of several. None: not measured.
+
+    `duration_s`: from admission to the end of the response. An answer that its client left looks like a short one, so
+    no law takes it for a signal. `ttft_s`: from admission to the first token. `tpot_s`: per token after the first.
+    """
+
+    duration_s: float
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """A pool's traffic over the last seconds as its dispatcher saw it.
 
     `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
     `drain_per_s`: load ended per second (None while too little has ended to say);
-    `mean_cost`: of requests offered lately (`NOTHING` while there were none).
+    `mean_cost`: of requests offered lately (`NOTHING` while there were none);
+    `latencies`: of what has finished since the step before this one, in order: each is told to one step only.
     """
 
     offered_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -233,6 +246,7 @@ class Demand:
     waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
     drain_per_s: Load | None = None
     mean_cost: Load = NOTHING
+    latencies: tuple[Latency, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,6 +259,7 @@ class PoolState:
     `saturation`: 0 idle, 1 at the limit, as the engines show it; the load in use is compared apart, where it is known.
     `pressure_at`: saturation from which drop policies act (the high watermark).
     `engine_max_tokens`: what the largest engine holds, None unknown. `expected_output_tokens`: mean of late, None unknown.
+    `expected_ttft_s`: the engines' mean time to first token over the last seconds, None while they showed none.
     """
 
     limits: tuple[Load, Load, Load]
@@ -257,6 +272,7 @@ class PoolState:
     engines_reporting: int = 0
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
+    expected_ttft_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

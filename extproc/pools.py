@@ -16,7 +16,7 @@ from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
 from extproc.engines.scraper import EngineStatus, Scraper
 from extproc.model import UNLIMITED, PoolState, Priority
-from extproc.ports import Observer
+from extproc.ports import Observer, Publisher
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot
 from extproc.state.local import LocalLedger
 from extproc.state.redis import RedisState
@@ -37,7 +37,7 @@ class Pool:
         clock: Clock,
         observer: Observer,
         random: Random,
-        store: RedisState | None,
+        store: RedisState | None = None,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -49,6 +49,7 @@ class Pool:
         local = LocalLedger(initial, clock)
         self.shared = store.pool(pool.name, initial) if store else None
         self.ledger = self.shared.ledger if self.shared else local
+        self.publisher: Publisher = self.shared or local
         self.dispatcher = Dispatcher(
             pool,
             policy.queues,
@@ -65,10 +66,10 @@ class Pool:
         )
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
         if self.shared:
-            self.shared.tells(self.dispatcher.demand)
+            self.shared.tells(self.dispatcher)
         self.control = ControlLoop(
             self._controller,
-            self.shared or local,
+            self.publisher,
             fleet=self.scraper,
             demand=self.shared or self.dispatcher,
             clock=clock,
@@ -82,7 +83,7 @@ class Pool:
         self._policy = policy
         before = self.scraper.fleet().configured
         self.scraper.use(self._engines(pool), stale_after_s=policy.failure.stale_after_s)
-        self.dispatcher.use(policy.queues, retry=policy.retry_after, longest_wait_s=_longest_wait_s(policy))
+        self.dispatcher.use(pool, policy.queues, retry=policy.retry_after, longest_wait_s=_longest_wait_s(policy))
         memory = self._controller.memory
         if set(before).isdisjoint(self.scraper.fleet().configured):
             memory = replace(memory, started_at=None, seen=False)  # engines not asked yet are no outage

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from extproc.model import NOTHING, Demand, End, Fleet, Load, Outcome, PoolState, Priority
+from msgspec import Struct
+
+from extproc.model import NOTHING, Demand, End, Fleet, Latency, Load, Outcome, PoolState, Priority
 
 
-@dataclass(frozen=True, slots=True)
-class Want:
+class Want(Struct, frozen=True, gc=False):
     """One waiter that a replica asks capacity for. `waited_s`: how long it has waited already."""
 
     priority: Priority
@@ -19,8 +19,7 @@ class Want:
     waited_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
 
     `waiting`: per priority, of all waiters, wants included. `ghosts`: load newly turned into ghost load since the last ask.
@@ -34,8 +33,7 @@ class Ask:
     mean_hold_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(Struct, frozen=True):
     """The ledger's answer. `admitted`: how many of the wants, from the front, may go; the first refused stops the line.
 
     `total`: the pool's load in use over all replicas, ghost load included, after admission.
@@ -83,7 +81,11 @@ class FleetSource(Protocol):
 class DemandSource(Protocol):
     """Where a control loop sees a pool's traffic."""
 
-    def demand(self, now: float) -> Demand: ...
+    def demand(self, now: float) -> Demand:
+        """May be asked at any rate and by anybody: it changes nothing, and leaves `latencies` empty."""
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        """Of what has finished since this was last called, in order. For the control loop alone."""
 
 
 class WireEvent(StrEnum):
@@ -95,6 +97,8 @@ class WireEvent(StrEnum):
     """Envoy's `protocol_config` shows a mode in which the stream ends before the response does, or its streams do end so."""
     MODE_LACKS_BODY = "mode-lacks-body"
     """Envoy did not send a body that we asked for: `allow_mode_override` is off. Costs come from lengths."""
+    OVERRIDE_IGNORED = "override-ignored"
+    """Envoy ended waits at its message_timeout although we asked for more time: `max_message_timeout` is missing."""
     LATE_RESET = "late-reset"
     """A stream ended while we owed a reply for so long that Envoy may have let the request pass."""
     CONNECTION_LOST = "connection-lost"

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
 
-from extproc.model import DEFAULT_TENANT, Api, Cost, Priority, Tenant
+from msgspec import Struct
+from msgspec.structs import replace
+
+from extproc.capacity import most_slots
+from extproc.model import DEFAULT_TENANT, Api, Cost, Outcome, PoolState, Priority, Tenant
+
+HEARD_SHARE = 0.95
+"""A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
+class Submission(Struct, frozen=True):
     """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
 
     priority: Priority
@@ -19,10 +24,32 @@ class Submission:
     patience_s: float = math.inf
     tenant: Tenant = DEFAULT_TENANT
 
-    def bounded(self, engine_max_tokens: int | None) -> Submission:
-        """A cost above what the largest engine holds is an overestimate: such a request would fail there at once."""
-        if engine_max_tokens is None or self.cost.load.tokens <= engine_max_tokens:
-            return self
-        prompt = min(self.cost.prompt_tokens, engine_max_tokens)
-        output = (engine_max_tokens - prompt) // self.cost.sequences
-        return replace(self, cost=Cost(prompt, output, self.cost.sequences))
+    def bounded(self, state: PoolState) -> Submission:
+        """At most what the pool could ever grant; more would wait for ever.
+
+        Tokens above what the largest engine holds are an overestimate: such a request would fail there at once. Sequences
+        above the pool's slots are real, but its engines run them one after the other.
+        """
+        cost = self.cost
+        slots = most_slots(state, self.priority)
+        if cost.sequences > slots:
+            output = math.ceil(cost.output_tokens * cost.sequences / slots)
+            cost = Cost(cost.prompt_tokens, output, int(slots))
+        tokens = state.engine_max_tokens
+        if tokens is not None and cost.load.tokens > tokens:
+            prompt = min(cost.prompt_tokens, tokens)
+            cost = Cost(prompt, (tokens - prompt) // cost.sequences, cost.sequences)
+        return self if cost is self.cost else replace(self, cost=cost)
+
+    def useful_wait_s(self, state: PoolState) -> float:
+        """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
+        return self.patience_s * HEARD_SHARE - (state.expected_ttft_s or 0.0)
+
+    def longest_wait(self, limit_s: float, state: PoolState) -> tuple[float, Outcome]:
+        """How long it may wait where `limit_s` bounds all, and its outcome when that is over.
+
+        Where no wait is useful it may still go at once, and take its chance with the engine.
+        """
+        useful_s = self.useful_wait_s(state)
+        useful_s = useful_s if useful_s > 0 else self.patience_s
+        return (useful_s, Outcome.DEADLINE) if useful_s < limit_s else (limit_s, Outcome.QUEUE_TIMEOUT)

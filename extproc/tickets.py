@@ -39,7 +39,19 @@ def rejection(
 class Ticket:
     """An admitted request's hold on a pool's capacity. It is never freed by a timer."""
 
-    __slots__ = ("_on_end", "admitted_at", "cost", "ended", "pool", "priority", "tenant", "waited_s")
+    __slots__ = (
+        "_on_end",
+        "admitted_at",
+        "cost",
+        "ended",
+        "pool",
+        "priority",
+        "tenant",
+        "tpot_s",
+        "ttft_s",
+        "waited_s",
+        "worth_timing",
+    )
 
     def __init__(
         self,
@@ -51,6 +63,7 @@ class Ticket:
         admitted_at: float,
         waited_s: float,
         on_end: Callable[[Ticket, End], None],
+        worth_timing: bool = False,
     ) -> None:
         self.pool = pool
         self.priority = priority
@@ -58,8 +71,16 @@ class Ticket:
         self.tenant = tenant
         self.admitted_at = admitted_at
         self.waited_s = waited_s
+        self.worth_timing = worth_timing
+        """Some controller of the pool goes by latency, and this answer's can be read off its chunks."""
+        self.ttft_s: float | None = None
+        self.tpot_s: float | None = None
         self.ended: End | None = None
         self._on_end = on_end
+
+    def timed(self, *, ttft_s: float | None, tpot_s: float | None) -> None:
+        """What was measured of the whole answer, to be called before `end`. None: could not be told."""
+        self.ttft_s, self.tpot_s = ttft_s, tpot_s
 
     def end(self, how: End) -> bool:
         """Gives the hold back. True the first time; later calls change nothing."""

@@ -5,14 +5,15 @@ It runs on the service's own event loop, so each answer is built in one go and s
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
-from urllib.parse import urlsplit
 
 import msgspec
 import yaml
 from aiohttp import web
+from aiohttp.typedefs import Handler, Middleware
 from prometheus_client.exposition import choose_encoder
 
 from extproc.admin.gauges import SnapshotCollector
@@ -21,6 +22,7 @@ from extproc.admin.source import SafeSource
 from extproc.admin.state import Json, readiness, state_document, unreadable
 from extproc.clock import wall_clock
 from extproc.errors import CannotListen
+from extproc.listen import split_address
 from extproc.snapshots import StateSource
 
 PolicyView = Callable[[], Mapping[str, object]]
@@ -31,18 +33,6 @@ _PAGE_HEADERS = {
     "content-security-policy": "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
     "connect-src 'self'; img-src data:; frame-ancestors 'none'"
 }
-
-
-def split_address(listen: str) -> tuple[str, int]:
-    """`host:port`, `[v6]:port` or `:port` (all interfaces). Raises CannotListen that says what was expected."""
-    try:
-        parts = urlsplit(f"//{listen}")
-        host, port = parts.hostname or "", parts.port
-    except ValueError:
-        host, port = "", None
-    if port is None or parts.netloc != listen or "@" in listen:
-        raise CannotListen(f"--admin-listen: expected host:port such as 127.0.0.1:8080 or [::1]:8080, got {listen!r}")
-    return host, port
 
 
 def _why(error: OSError) -> str:
@@ -58,9 +48,7 @@ def _json(document: dict[str, Json], status: int = 200) -> web.Response:
 
 
 @web.middleware
-async def _common_headers(
-    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-) -> web.StreamResponse:
+async def _common_headers(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         response = await handler(request)
     except web.HTTPException as error:  # 404 and 405 arrive as exceptions
@@ -68,6 +56,19 @@ async def _common_headers(
         raise
     response.headers.update(_HEADERS)
     return response
+
+
+def _one_at_a_time() -> Middleware:
+    """One page per turn of the event loop: a thousand that came together would hold up all decisions for their sum."""
+    turn = asyncio.Lock()
+
+    @web.middleware
+    async def wait(request: web.Request, handler: Handler) -> web.StreamResponse:
+        async with turn:
+            await asyncio.sleep(0)  # no handler waits for anything, so that nobody would meet a turn that is taken
+            return await handler(request)
+
+    return wait
 
 
 class AdminServer:
@@ -95,7 +96,7 @@ class AdminServer:
 
     async def start(self) -> str:
         """Returns `address`. Raises CannotListen when the address is malformed, taken or not ours."""
-        host, port = split_address(self._listen)
+        host, port = split_address("--admin-listen", self._listen)
         runner = web.AppRunner(self._application(), access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -118,7 +119,7 @@ class AdminServer:
             await runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[_common_headers], client_max_size=1024)
+        application = web.Application(middlewares=[_common_headers, _one_at_a_time()], client_max_size=1024)
         application.add_routes(
             [
                 web.get("/", self._live_page),

@@ -59,6 +59,7 @@ def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, in
         "drain_per_s": None if pool.drain_per_s is None else _load(pool.drain_per_s),
         "engine_max_tokens": state.engine_max_tokens,
         "expected_output_tokens": _number(state.expected_output_tokens),
+        "expected_ttft_s": _number(state.expected_ttft_s),
         "share": _share(pool.share),
         "priorities": {str(priority): _class(pool, priority, requests) for priority in PRIORITIES},
         "engines_reporting": sum(engine.reporting for engine in pool.engines),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from extproc.check.envoy_view import Envoy, addresses, routes, targets, threshold
 from extproc.check.report import Finding, error, warning
 from extproc.check.tree import Tree
-from extproc.config.schema import Policy
+from extproc.config.schema import ControllerName, LimitPolicy, Policy
 from extproc.config.units import write_bytes, write_seconds
 
 ENVOY_IDLE_S = 300.0
@@ -24,7 +24,7 @@ def check_around(envoy: Envoy, policy: Policy | None) -> Iterator[Finding]:
         wait = _longest_wait(ext_proc, policy)
         yield from _idle(manager, wait)
         yield from _routes(manager, ext_proc, wait)
-        yield from _backstop(envoy, manager, ext_proc)
+        yield from _backstop(envoy, manager, ext_proc, policy)
         yield from _listener(envoy, ext_proc, policy)
         if policy is not None:
             yield from _engines(envoy, manager, policy)
@@ -40,7 +40,7 @@ def check_around(envoy: Envoy, policy: Policy | None) -> Iterator[Finding]:
 
 def _longest_wait(ext_proc: Tree, policy: Policy | None) -> float:
     longest = ext_proc.get("max_message_timeout").seconds(0)
-    return min(longest, max(queue.timeout_s for queue in policy.queues)) if policy is not None else longest
+    return min(longest, max(queue.timeout_s for queue in (policy or Policy()).queues))
 
 
 def _idle(manager: Tree, wait_s: float) -> Iterator[Finding]:
@@ -77,7 +77,7 @@ def _routes(manager: Tree, ext_proc: Tree, wait_s: float) -> Iterator[Finding]:
                 yield warning(policy.path, f"expected nothing: under overload each retry adds load{risk}")
 
 
-def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree) -> Iterator[Finding]:
+def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree, policy: Policy | None) -> Iterator[Finding]:
     if not ext_proc.get("failure_mode_allow").flag():
         return
     names = dict.fromkeys(name for _, route in routes(manager) for name in targets(route))
@@ -91,6 +91,9 @@ def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree) -> Iterator[Finding]:
                 "missing; expected a limit: with failure_mode_allow it is all that protects the engines without extproc"
             )
             yield error(limit.path, message)
+        elif limit.number(0) < (admits := _may_admit(policy or Policy())):
+            message = f"expected at least {admits}, the requests that the policy may admit; got {limit.number(0):.0f}"
+            yield warning(limit.path, f"{message}: Envoy would refuse what extproc let through, whatever its priority")
     mappers = manager.get("local_reply_config", "mappers")
     if names and not any(_answers_overflow(mapper) for mapper in mappers.items()):
         yield warning(
@@ -98,6 +101,20 @@ def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree) -> Iterator[Finding]:
             "expected a mapper with response_flag_filter flags [UO], status_code 429 and a retry-after header, for the "
             "circuit breaker's overflow",
         )
+
+
+def _may_admit(policy: Policy) -> int:
+    """Requests that a policy's only pool may have out at once, as far as it is written down; 0 where it is not."""
+    if len(policy.pools) > 1:
+        return 0
+    [pool] = policy.pools
+    if pool.override.limit is not None:
+        return pool.override.limit.requests or 0
+    if ControllerName.FIXED not in pool.controllers:
+        return 0
+    if isinstance(pool.fixed.limit, LimitPolicy):
+        return pool.fixed.limit.requests or 0
+    return pool.fixed.sequences_per_engine * len(pool.engines.static)
 
 
 def _answers_overflow(mapper: Tree) -> bool:

@@ -131,6 +131,12 @@ def _cluster(cluster: Tree, policy: Policy | None) -> Iterator[Finding]:
         yield warning(
             checks.path, "expected an active check of kind grpc_health_check, or a draining replica is not noticed"
         )
+    panic = cluster.get("common_lb_config", "healthy_panic_threshold", "value")
+    if checks.given and panic.number(50) != 0:
+        message = (
+            "expected 0, so that requests pass at once when no replica serves; else they meet one that drains or hangs"
+        )
+        yield warning(panic.path, message)
     closing = cluster.get("close_connections_on_host_health_failure")
     if closing.flag():
         message = "expected false; got true: a draining replica would lose the streams of its running requests"

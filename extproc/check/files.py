@@ -22,6 +22,8 @@ from extproc.errors import ConfigError, Problem
 
 _POLICY_KEYS = frozenset(field.encode_name for field in fields(Policy))
 _ENVOY_KEYS = ("static_resources", "dynamic_resources", "http_filters", "clusters", "listeners")
+_MOST_VALUES = 2_000_000
+"""More than a file of the size that is read can hold without aliases."""
 _NEITHER = "neither a policy (queues, pools, ...) nor an Envoy configuration (static_resources, http_filters, ...)"
 
 
@@ -107,14 +109,29 @@ def _documents(text: str, file: str) -> list[Tree]:
     try:
         # JSON first: indented with tabs it is not YAML.
         values: list[object] = [msgspec.json.decode(text)]
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         try:
             values = [value for value in yaml.safe_load_all(text) if value is not None]
         except yaml.MarkedYAMLError as problem:
             line = problem.problem_mark.line + 1 if problem.problem_mark else 0
             raise ConfigError(file, [Problem("", f"not valid YAML: {problem.problem}", line)]) from problem
-        except (yaml.YAMLError, ValueError, RecursionError) as problem:
+        except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as problem:
             raise ConfigError(file, [Problem("", f"not valid YAML: {' '.join(str(problem).split())}")]) from problem
     if not values:
         raise ConfigError(file, [Problem("", "empty file")])
+    if _unfold_too_far(values):
+        raise ConfigError(file, [Problem("", "its aliases contain themselves, or unfold to millions of values")])
     return [Tree(f"[{i}]" if len(values) > 1 else "", value) for i, value in enumerate(values)]
+
+
+def _unfold_too_far(values: list[object]) -> bool:
+    """YAML's aliases make trees of any size, endless ones too, of a few lines; whoever walks them must know the end."""
+    pending, seen = list(values), 0
+    while pending and seen + len(pending) <= _MOST_VALUES:
+        value = pending.pop()
+        seen += 1
+        if isinstance(value, dict):
+            pending.extend(value.values())
+        elif isinstance(value, list):
+            pending.extend(value)
+    return bool(pending)

@@ -17,19 +17,25 @@ from extproc.config.schema import (
     ClassificationRule,
     ControllerName,
     CostPolicy,
+    DeadlineHeader,
+    DeadlinesPolicy,
+    DeadlineUnit,
     EnginesPolicy,
     EnvoyPolicy,
     FailurePolicy,
     FixedPolicy,
+    LatencySignal,
     LimitPolicy,
     MetadataPolicy,
     OverridePolicy,
+    PidPolicy,
     PoolPolicy,
     QueuePolicy,
     RetryAfterPolicy,
     TargetPolicy,
     TenantPolicy,
     TrustPolicy,
+    VegasPolicy,
     WatermarkPolicy,
     When,
 )
@@ -61,12 +67,15 @@ _SHARE_ABOVE_0 = Range("a number above 0, to 1", above=0, most=1)
 _COUNT = Range("a whole number, at least 0", least=0)
 _COUNT_FROM_1 = Range("a whole number, at least 1", least=1)
 _LONGER_THAN_0 = Range("a duration longer than 0", above=0)
+_GAIN = Range("a number from 0 to 100", least=0, most=100)
+_SHARE_OF_CAPACITY = Range("a number above 0, to 10", above=0, most=10)
 _RETRY_AFTER = Range("a duration from 1s to 60s", least=1, most=60)
 
 RANGES: dict[tuple[type[Struct], str], Range] = {
     (QueuePolicy, "max_queue_size"): _COUNT,
     (QueuePolicy, "timeout_s"): _LONGER_THAN_0,
     (QueuePolicy, "max_wait_under_pressure_s"): _LONGER_THAN_0,
+    (QueuePolicy, "target_wait_s"): _LONGER_THAN_0,
     (QueuePolicy, "reserved_slots"): _COUNT,
     (TargetPolicy, "ttft_s"): _LONGER_THAN_0,
     (TargetPolicy, "tpot_s"): _LONGER_THAN_0,
@@ -74,9 +83,22 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (LimitPolicy, "requests"): _COUNT_FROM_1,
     (LimitPolicy, "tokens"): _COUNT_FROM_1,
     (FixedPolicy, "theta"): _SHARE_ABOVE_0,
+    (FixedPolicy, "sequences_per_engine"): _COUNT_FROM_1,
     (WatermarkPolicy, "high"): _SHARE_ABOVE_0,
     (WatermarkPolicy, "panic"): _SHARE_ABOVE_0,
     (WatermarkPolicy, "max_waiting_per_engine"): _COUNT,
+    (VegasPolicy, "min_limit"): _COUNT_FROM_1,
+    (VegasPolicy, "max_limit"): _COUNT_FROM_1,
+    (VegasPolicy, "alpha"): Range("a number above 0, to 100", above=0, most=100),
+    (VegasPolicy, "beta"): _GAIN,
+    (VegasPolicy, "smoothing"): Range("a number from 0 to 0.99", least=0, most=0.99),
+    (VegasPolicy, "decrease"): Range("a number from 0.1 to 0.99", least=0.1, most=0.99),
+    (PidPolicy, "setpoint"): _SHARE_ABOVE_0,
+    (PidPolicy, "kp"): _GAIN,
+    (PidPolicy, "ki"): _GAIN,
+    (PidPolicy, "kd"): _GAIN,
+    (PidPolicy, "min_share"): _SHARE_OF_CAPACITY,
+    (PidPolicy, "max_share"): _SHARE_OF_CAPACITY,
     (OverridePolicy, "rejection"): _SHARE,
     (TenantPolicy, "weight"): Range("a number above 0, to 1000", above=0, most=1000),
     (RetryAfterPolicy, "base_s"): _RETRY_AFTER,
@@ -88,6 +110,7 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (EnvoyPolicy, "max_message_timeout_s"): Range("a duration above 1s, to 1h", above=1, most=3600),
     (BodyPolicy, "max_bytes"): Range("a size from 0 to 1GiB", least=0, most=1 << 30),
     (CostPolicy, "tokens_per_byte"): Range("a number above 0, to 100", above=0, most=100),
+    (CostPolicy, "compression_ratio"): Range("a number from 1 to 1000", least=1, most=1000),
     (CostPolicy, "default_prompt_tokens"): _COUNT,
     (CostPolicy, "default_output_tokens"): _COUNT,
     (FailurePolicy, "stale_after_s"): _LONGER_THAN_0,
@@ -108,6 +131,10 @@ def relations(struct: Struct) -> Found:
             yield "", "expected at least one of requests, tokens"
         case WatermarkPolicy() if struct.high >= struct.panic:
             yield "panic", f"expected a number above high ({struct.high:g}); got {struct.panic:g}"
+        case VegasPolicy():
+            yield from _vegas(struct)
+        case PidPolicy() if struct.min_share > struct.max_share:
+            yield "minShare", f"expected no more than maxShare ({struct.max_share:g}); got {struct.min_share:g}"
         case PoolPolicy():
             yield from _pool(struct)
         case When():
@@ -116,6 +143,10 @@ def relations(struct: Struct) -> Found:
             yield from _rule(struct)
         case TrustPolicy():
             yield from _trust(struct)
+        case DeadlineHeader():
+            yield from _deadline_header(struct)
+        case DeadlinesPolicy():
+            yield from _deadlines(struct)
         case TenantPolicy():
             yield from _tenant(struct)
         case MetadataPolicy() if not struct.namespace or not all(struct.path) or not struct.path:
@@ -146,6 +177,16 @@ def _engines(engines: EnginesPolicy) -> Found:
         yield "metricsPath", f"expected a path that starts with /; got '{engines.metrics_path}'"
 
 
+def _vegas(vegas: VegasPolicy) -> Found:
+    if vegas.min_limit > vegas.max_limit:
+        yield "minLimit", f"expected no more than maxLimit ({vegas.max_limit}); got {vegas.min_limit}"
+    if not vegas.signals:
+        yield "signals", f"expected at least one of {', '.join(LatencySignal)}"
+    for signal in LatencySignal:
+        if vegas.signals.count(signal) > 1:
+            yield "signals", f"{signal} is named more than once"
+
+
 def _pool(pool: PoolPolicy) -> Found:
     if not NAME.fullmatch(pool.name):
         yield "name", f"expected letters, digits, '.', '_', '-', at most 63; got '{pool.name}'"
@@ -156,6 +197,10 @@ def _pool(pool: PoolPolicy) -> Found:
     for name in ControllerName:
         if pool.controllers.count(name) > 1:
             yield "controllers", f"{name} is named more than once"
+    high, panic, setpoint = pool.watermark.high, pool.watermark.panic, pool.pid.setpoint
+    if ControllerName.PID in pool.controllers and not high < setpoint < panic:
+        between = f"between watermark.high ({high:g}) and watermark.panic ({panic:g})"
+        yield "pid.setpoint", f"expected a number {between}; got {setpoint:g}"
 
 
 def _tenant(tenant: TenantPolicy) -> Found:
@@ -194,6 +239,20 @@ def _rule(rule: ClassificationRule) -> Found:
         yield "", "does nothing; expected at least one of priority, pool, bypass: true"
     if decides and rule.bypass:
         yield "bypass", "a request that passes untouched has neither priority nor pool; expected one or the other"
+
+
+def _deadline_header(header: DeadlineHeader) -> Found:
+    if not HEADER_NAME.fullmatch(header.name):
+        yield "name", f"expected a header name; got '{header.name}'"
+    elif (header.name.lower() == "grpc-timeout") is not (header.unit is DeadlineUnit.GRPC):
+        yield "unit", f"expected grpc for grpc-timeout, and for no other header; got {header.unit} for '{header.name}'"
+
+
+def _deadlines(deadlines: DeadlinesPolicy) -> Found:
+    names = [header.name.lower() for header in deadlines.headers]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            yield f"headers[{i}].name", f"'{name}' is there twice; expected each header once"
 
 
 def _trust(trust: TrustPolicy) -> Found:

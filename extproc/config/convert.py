@@ -145,6 +145,10 @@ def _name(kind: kinds.Type) -> str:
     return type(kind).__name__
 
 
+_MOST_WHOLE = 1 << 53
+"""Above this floats, in which limits are counted, cannot tell whole numbers apart; far above it there are none."""
+
+
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError
@@ -152,15 +156,15 @@ def _text(value: object) -> str:
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int):
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > _MOST_WHOLE:
         raise ValueError
     return value
 
 
 def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError
-    return float(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    return float(_whole(value))
 
 
 def _flag(value: object) -> bool:

@@ -35,6 +35,19 @@ class EngineKind(StrEnum):
 class ControllerName(StrEnum):
     FIXED = "fixed"
     WATERMARK = "watermark"
+    VEGAS = "vegas"
+    PID = "pid"
+
+
+class LatencySignal(StrEnum):
+    TTFT = "ttft"
+    TPOT = "tpot"
+
+
+class DeadlineUnit(StrEnum):
+    S = "s"
+    MS = "ms"
+    GRPC = "grpc"
 
 
 class ShedOrder(StrEnum):
@@ -69,6 +82,9 @@ class QueuePolicy(_Section, frozen=True):
     """Bytes of request bodies that may wait. Default 64MiB."""
     max_wait_under_pressure_s: Seconds = field(name="maxWaitUnderPressure", default=Seconds(10.0))
     """`early-drop-on-pressure` only: nobody waits longer while the pool is above its high watermark. Default 10s."""
+    target_wait_s: Seconds | None = field(name="targetWait", default=None)
+    """`early-drop-on-pressure` only: the wait aimed at. Once the longest wait has been above it for as long again while the
+    pool is under pressure, whoever has waited twice as long is dropped. Default timeout / 15 (1s for P1)."""
     reserved_slots: int = 0
     """Slots that lower priorities may not use. Default 0. Where tokens are limited, one counts as a mean request."""
 
@@ -109,6 +125,8 @@ class FixedPolicy(_Section, frozen=True):
 
     limit: LimitPolicy | Literal["auto"] = "auto"
     """Default auto: `theta` x the KV tokens that the reporting engines hold."""
+    sequences_per_engine: int = 256
+    """With `limit: auto`, requests at a time per reporting engine: its `--max-num-seqs`. Default 256, as vLLM's."""
     theta: float = 0.80
     """Share of the KV tokens that estimated costs may fill with `limit: auto`. 0..1, default 0.80."""
 
@@ -125,6 +143,46 @@ class WatermarkPolicy(_Section, frozen=True):
     shed: ShedOrder = ShedOrder.LOWEST_FIRST
     """Who bears the rejection rate: `lowest-first` (the same share of all traffic, taken from P2 first) or `uniform`.
     Default lowest-first."""
+
+
+class VegasPolicy(_Section, frozen=True):
+    """Controller `vegas`: requests at once, from latency (CONTROLLER section 1)."""
+
+    min_limit: int = 10
+    """Requests at once where it starts, and below which it never goes. At least 1, default 10."""
+    max_limit: int = 1000
+    """Requests at once above which it never goes. At least minLimit, default 1000."""
+    alpha: float = 0.1
+    """Delay over the least latency seen, as a share of that, up to which the limit grows by 1. Above 0, default 0.1."""
+    beta: float = 0.2
+    """Above alpha x (1 + beta) the limit shrinks; between the two it stays. At least 0, default 0.2."""
+    smoothing: float = 0.8
+    """Weight of the past in the moving mean of latencies; the newest has the rest. 0 to 0.99, default 0.8."""
+    decrease: float = 0.8
+    """What the limit is multiplied by when it shrinks. 0.1 to 0.99, default 0.8."""
+    signals: tuple[LatencySignal, ...] = (LatencySignal.TTFT, LatencySignal.TPOT)
+    """Latencies to go by, each with a limit of its own, of which the tighter holds: `ttft` (to the first token, which
+    grows with the prompt's length too), `tpot` (per token after it). Default [ttft, tpot]."""
+
+
+class PidPolicy(_Section, frozen=True):
+    """Controller `pid`: tokens in flight and admission probability, steered to a KV usage (CONTROLLER section 1)."""
+
+    setpoint: float = 0.86
+    """Mean KV usage to hold. Between watermark.high and watermark.panic, default 0.86."""
+    kp: float = 1.0
+    """Change of usage per second wanted for each unit of distance from the setpoint, 1/s. 0 to 100, default 1."""
+    ki: float = 0.3
+    """By how much that grows for each second at such a distance, 1/s^2. 0 to 100, default 0.3. 0: offsets stay."""
+    kd: float = 0.0
+    """Weight of the speed of the distance's change, without unit. 0 to 100, default 0: usage is too noisy for it."""
+    min_share: float = 0.1
+    """Least tokens in flight, as a share of the KV tokens that the engines hold. Above 0, to 10, default 0.1."""
+    max_share: float = 2.0
+    """Most tokens in flight, as such a share; a request is counted at its full length from the start, so 1 is less than
+    it seems. At least minShare, to 10, default 2."""
+    shed: ShedOrder = ShedOrder.LOWEST_FIRST
+    """Who bears the rejection rate: `lowest-first` or `uniform`. Default lowest-first."""
 
 
 class TenantPolicy(_Section, frozen=True):
@@ -173,6 +231,10 @@ class PoolPolicy(_Section, frozen=True):
     """Settings of the controller `fixed`."""
     watermark: WatermarkPolicy = WatermarkPolicy()
     """Settings of the controller `watermark`."""
+    vegas: VegasPolicy = VegasPolicy()
+    """Settings of the controller `vegas`."""
+    pid: PidPolicy = PidPolicy()
+    """Settings of the controller `pid`."""
     targets: dict[Priority, TargetPolicy] = {}
     """Per priority, what its users were promised. Default none."""
     upstream_auth: str = "keep"
@@ -219,6 +281,25 @@ class TrustPolicy(_Section, frozen=True):
     """Where Envoy's own metadata names the tenant. Default nowhere."""
 
 
+class DeadlineHeader(_Section, frozen=True):
+    """A request header that tells how long its sender waits for the first byte, from the request's arrival on."""
+
+    name: str
+    """The header, such as `x-request-timeout`, `grpc-timeout`, `x-envoy-expected-rq-timeout-ms`. Required."""
+    unit: DeadlineUnit = DeadlineUnit.S
+    """`s`, `ms`, or `grpc` for the format of `grpc-timeout` (`250m`, `5S`). Default s."""
+
+
+class DeadlinesPolicy(_Section, frozen=True):
+    """Who cannot be answered in time is refused at once, and again when its turn comes.
+
+    The SDKs' own `x-stainless-read-timeout` and `x-stainless-timeout` are always read; the smallest of all wins. Zero,
+    negative and unreadable values are ignored."""
+
+    headers: tuple[DeadlineHeader, ...] = ()
+    """Further headers that are read. Default none."""
+
+
 class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
@@ -245,8 +326,8 @@ class BodyPolicy(_Section, frozen=True):
     """Which request bodies are shipped to us."""
 
     max_bytes: Bytes = field(name="maxBytes", default=Bytes(1 << 20))
-    """JSON bodies up to this size are asked for; larger ones are costed by their length. Default 1MiB.
-    Envoy's `per_connection_buffer_limit_bytes` must not be below."""
+    """JSON bodies up to this size, compressed and unfolded, are read; larger ones are costed by their length.
+    Default 1MiB. Envoy's `per_connection_buffer_limit_bytes` must not be below."""
 
 
 class CostPolicy(_Section, frozen=True):
@@ -254,8 +335,10 @@ class CostPolicy(_Section, frozen=True):
 
     tokens_per_byte: float = 0.25
     """Prompt tokens per byte of prompt text (of body, where the body is not read). Default 0.25."""
+    compression_ratio: float = 4.0
+    """Bytes of body per byte of a compressed body that is not read. At least 1, default 4: JSON under gzip or zstd."""
     default_prompt_tokens: int = 1000
-    """Where neither body nor length is known. Default 1000."""
+    """Where neither body nor length is known, as of chunked bodies. Default 1000."""
     default_output_tokens: int = 256
     """Where the engines have not yet shown their mean and the body names no maximum. Default 256."""
 
@@ -307,6 +390,8 @@ class Policy(_Section, frozen=True):
     """`required`: who is no tenant we know is answered 401. Default optional: then it is the tenant `default`."""
     trust: TrustPolicy = TrustPolicy()
     """Which of a client's headers are believed."""
+    deadlines: DeadlinesPolicy = DeadlinesPolicy()
+    """How clients tell how long they wait."""
     retry_after: RetryAfterPolicy = RetryAfterPolicy()
     """How refused clients are told when to come back."""
     envoy: EnvoyPolicy = EnvoyPolicy()

@@ -62,6 +62,8 @@ class Document:
             return self.loader.construct_object(node)
         except yaml.YAMLError as error:
             raise ValueError(_reason(error)) from error
+        except (LookupError, AttributeError) as error:  # PyYAML's own, of `!!bool x` and `!!timestamp x`
+            raise ValueError(f"not a value of {node.tag}") from error
 
     def entries(self, node: MappingNode, path: str) -> Iterator[tuple[str, Node, Node]]:
         """Key text, key node and value node of each entry, merge keys resolved; keys given twice are reported."""
@@ -127,7 +129,8 @@ def describe(node: Node) -> str:
     if node.tag == "tag:yaml.org,2002:null":
         return "nothing"
     text = node.value if len(node.value) <= 40 else node.value[:37] + "..."
-    return f"'{text}'"
+    quoted = isinstance(node, ScalarNode) and node.style in ("'", '"')
+    return f"the text '{text}'" if quoted and node.value.lstrip("-").isdigit() else f"'{text}'"
 
 
 def foreign_tag(node: Node) -> str | None:

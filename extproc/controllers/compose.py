@@ -16,20 +16,35 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from extproc.config import ControllerName, FailurePolicy, PoolPolicy, QueuePolicy, ShedOrder
 from extproc.controllers.fixed import Fixed, as_load
+from extproc.controllers.pid import Pid, PidMemory
 from extproc.controllers.protocol import Controller
 from extproc.controllers.shed import spread
+from extproc.controllers.vegas import Vegas, VegasMemory
 from extproc.controllers.watermark import Watermark
 from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState, least
 
 Limits = tuple[Load, Load, Load]
 
-CONTROLLERS: dict[ControllerName, Callable[[PoolPolicy, FailurePolicy], Controller]] = {
-    ControllerName.FIXED: lambda pool, failure: Fixed(pool.fixed, failure),
-    ControllerName.WATERMARK: lambda pool, failure: Watermark(pool.watermark, failure),
+LawMemory = VegasMemory | PidMemory
+"""Of the laws that remember something."""
+LM = TypeVar("LM", VegasMemory, PidMemory)
+
+CONTROLLERS: dict[ControllerName, Callable[[PoolPolicy, FailurePolicy, Sequence[LawMemory]], Controller]] = {
+    ControllerName.FIXED: lambda pool, failure, _: Fixed(pool.fixed, failure),
+    ControllerName.WATERMARK: lambda pool, failure, _: Watermark(pool.watermark, failure),
+    ControllerName.VEGAS: lambda pool, failure, laws: Vegas(pool.vegas, failure, _kept(VegasMemory, laws)),
+    ControllerName.PID: lambda pool, failure, laws: Pid(pool.pid, failure, _kept(PidMemory, laws)),
 }
+
+
+def _kept(kind: type[LM], laws: Sequence[LawMemory]) -> LM | None:
+    """A predecessor's memory of this kind, if it had such a law."""
+    return next((memory for memory in laws if isinstance(memory, kind)), None)
+
 
 GOOD_FOR_S = 5.0
 """A larger limit counts as the last good one for this long. When all engines vanish at once their samples still expire
@@ -38,7 +53,8 @@ one after the other, and the limit shrinks with each: half of what the last of e
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a pool's composition remembers. `good`: the last good limit, which held at `good_at`; others: last known."""
+    """What a pool's composition remembers. `good`: the last good limit, which held at `good_at`; `laws`: what its members
+    remember themselves; others: last known."""
 
     started_at: float | None = None
     seen: bool = False
@@ -47,6 +63,7 @@ class Memory:
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
     slot_tokens: float = 0.0
+    laws: tuple[LawMemory, ...] = ()
 
 
 def mean_output_tokens(samples: Sequence[EngineSample]) -> float | None:
@@ -65,6 +82,13 @@ def mean_output_tokens(samples: Sequence[EngineSample]) -> float | None:
     if len(weights) < len(stated):
         return sum(mean for mean, _ in stated) / len(stated)
     return sum(mean * weight for (mean, _), weight in zip(stated, weights, strict=True)) / sum(weights)
+
+
+def mean_ttft_s(samples: Sequence[EngineSample]) -> float | None:
+    """Over the engines that had first tokens lately. Not remembered: requests are refused for it, and if all were, nothing
+    would ever show that the engines are fast again."""
+    stated = [sample.ttft_mean_s for sample in samples if sample.ttft_mean_s is not None]
+    return sum(stated) / len(stated) if stated else None
 
 
 def merge(members: Sequence[PoolState]) -> PoolState:
@@ -135,8 +159,9 @@ class PoolController:
         self._pool = pool
         self._queues = tuple(queues)
         self._failure = failure
-        self._members = tuple(CONTROLLERS[name](pool, failure) for name in pool.controllers)
-        self._needs_capacity = ControllerName.FIXED in pool.controllers and pool.fixed.limit == "auto"
+        self._members = tuple(CONTROLLERS[name](pool, failure, memory.laws) for name in pool.controllers)
+        follows_fixed = ControllerName.FIXED in pool.controllers and pool.fixed.limit == "auto"
+        self._needs_capacity = follows_fixed or ControllerName.PID in pool.controllers
         self.memory = memory
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
@@ -159,12 +184,15 @@ class PoolController:
             engines_reporting=len(reporting),
             engine_max_tokens=self.memory.engine_max_tokens,
             expected_output_tokens=self.memory.expected_output_tokens,
+            expected_ttft_s=mean_ttft_s(reporting),
         )
 
     def _remember(self, now: float, limits: Limits, *, reporting: Sequence[EngineSample], demand: Demand) -> Memory:
         memory = self.memory
         if memory.started_at is None:
             memory = replace(memory, started_at=now)
+        if laws := tuple(member.memory for member in self._members if isinstance(member, Vegas | Pid)):
+            memory = replace(memory, laws=laws)
         if demand.mean_cost.tokens > 0:
             memory = replace(memory, slot_tokens=demand.mean_cost.tokens)
         if not reporting:

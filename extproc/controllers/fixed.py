@@ -23,7 +23,8 @@ class Fixed:
         self._stale_after_s = failure.stale_after_s
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
-        """`auto`: theta x the KV tokens of the engines that report, so that a lost engine's share goes at once.
+        """`auto`: theta x the KV tokens of the engines that report, and so many sequences for each of them, so that a lost
+        engine's share goes at once.
 
         An engine that reports without its capacity adds none (missing is not a guess). No capacity known at all:
         `UNLIMITED`, that is, this law does not know; what holds then is decided in the composition.
@@ -32,9 +33,10 @@ class Fixed:
         if isinstance(self._policy.limit, LimitPolicy):
             limit, reason = as_load(self._policy.limit), "fixed"
         else:
-            capacity_tokens = sum(sample.kv_capacity_tokens or 0 for sample in reporting)
-            known = capacity_tokens > 0
-            limit = Load(self._policy.theta * capacity_tokens, math.inf) if known else UNLIMITED
+            capacities = [sample.kv_capacity_tokens for sample in reporting if sample.kv_capacity_tokens]
+            slots = float(self._policy.sequences_per_engine * len(capacities))
+            known = bool(capacities)
+            limit = Load(self._policy.theta * sum(capacities), slots) if known else UNLIMITED
             reason = "auto" if known else "capacity-unknown"
         return PoolState(
             limits=(limit, limit, limit),

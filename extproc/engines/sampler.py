@@ -23,6 +23,9 @@ SPACING_S = 0.25
 LEAST_SPAN_S = 0.5
 """No rate from readings closer than this: counters move once per engine step, and two steps are not a rate."""
 
+LEAST_ANSWERS = 8
+"""No mean length from fewer answers, however long they take to come: one short warm-up must not stand for all."""
+
 MAX_GAP_S = 4 * WINDOW_S
 """After a longer gap in readings the window starts anew: what happened meanwhile is not of late."""
 
@@ -44,8 +47,8 @@ class Histogram:
 
     @property
     def mean(self) -> float | None:
-        """None without observations."""
-        return self.sum / self.count if self.count > 0 and self.sum >= 0 else None
+        """None without observations; less than one is none, whatever an engine says."""
+        return self.sum / self.count if self.count >= 1 and self.sum >= 0 else None
 
     def quantile(self, q: float) -> float | None:
         """Interpolated linearly inside its bucket, as PromQL's `histogram_quantile` does; None without observations.
@@ -106,11 +109,14 @@ class Sampler:
         self._last: Reading | None = None
         self._last_at = -math.inf
         self._moved_at = -math.inf
+        self._answers_from: tuple[float, Histogram] | None = None
+        self._mean_output_tokens: float | None = None
 
     def sample(self, at: float, reading: Reading) -> EngineSample:
         """The sample for a reading taken at `at` (clock seconds)."""
         if self._last is not None and (_restarted(self._last, reading) or at - self._last_at > MAX_GAP_S):
             self._kept.clear()
+            self._answers_from = None
         frozen = self._stands_still(at, reading)
         while len(self._kept) > 1 and self._kept[1][0] <= at - WINDOW_S:
             self._kept.popleft()
@@ -120,7 +126,7 @@ class Sampler:
         self._last, self._last_at = reading, at
         span_s = at - then
         ttft, tpot = _since(reading.ttft, base.ttft), _since(reading.tpot, base.tpot)
-        output = _since(reading.output, base.output)
+        self._read_answers(at, reading.output)
         return EngineSample(
             engine=self._engine,
             at=at,
@@ -132,13 +138,24 @@ class Sampler:
             preemptions_per_s=_rate(reading.preemptions, base.preemptions, span_s),
             prompt_tokens_per_s=_rate(reading.prompt_tokens, base.prompt_tokens, span_s),
             generation_tokens_per_s=_rate(reading.generation_tokens, base.generation_tokens, span_s),
-            mean_output_tokens=output.mean if output else None,
+            mean_output_tokens=self._mean_output_tokens,
             ttft_mean_s=ttft.mean if ttft else None,
             ttft_p95_s=ttft.quantile(0.95) if ttft else None,
             tpot_mean_s=tpot.mean if tpot else None,
             tpot_p95_s=tpot.quantile(0.95) if tpot else None,
             frozen=frozen,
         )
+
+    def _read_answers(self, at: float, output: Histogram | None) -> None:
+        """A new mean length whenever enough answers have ended and the window has passed; until then the last one."""
+        if output is None or self._answers_from is None:
+            self._answers_from = None if output is None else (at, output)
+            return
+        began, base = self._answers_from
+        lately = output.since(base)
+        if lately.count >= LEAST_ANSWERS and at - began >= WINDOW_S:
+            self._mean_output_tokens = lately.mean
+            self._answers_from = at, output
 
     def _stands_still(self, at: float, reading: Reading) -> bool:
         """Work is there, yet nothing at all has moved for the staleness time: an engine that hangs while its page

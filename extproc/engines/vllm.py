@@ -2,8 +2,8 @@
 
 Several series of one name (data parallel: one per `engine`; several served names: one per `model_name`) are one engine
 to us: requests, tokens and capacity add up, usage is the mean weighted by the capacity of its `engine`. A value that
-is NaN, infinite, negative, or a usage above 1 is missing; a sum with a missing part is missing as a whole, or the next
-difference would look like a restart.
+is NaN, negative, above what any engine can count, or a usage above 1 is missing; a sum with a missing part is missing
+as a whole, or the next difference would look like a restart.
 """
 
 from __future__ import annotations
@@ -43,6 +43,10 @@ _NAMES = (
     f"{OUTPUT}_count",
     f"{OUTPUT}_sum",
 )
+
+
+_MOST = 1e18
+"""More than any engine counts. Without a bound two values of 1e308 add up to infinity, of which there is no integer."""
 
 
 class Vllm:
@@ -87,8 +91,8 @@ class Vllm:
         )
 
 
-def _valid(value: float, most: float = math.inf) -> bool:
-    return 0.0 <= value <= most and value < math.inf
+def _valid(value: float, most: float = _MOST) -> bool:
+    return 0.0 <= value <= most
 
 
 def _first_valid(scan: Scan, names: Sequence[str]) -> tuple[Series, ...] | None:

@@ -24,12 +24,12 @@ MOST_PASSES = 8
 """How often smaller requests may go before one that does not fit; then they wait until it does."""
 
 TARGET_SHARE = 1 / 15
-"""CoDel's target as a share of the queue's time-out, and its interval: 1 s for P1's 15 s, a third of its TTFT target of 3 s."""
+"""CoDel's target as a share of the queue's time-out, where `targetWait` does not say, and its interval: 1 s for P1's 15 s."""
 
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[T]):
-    """One request in a band. `deadline`: clock seconds at which its wait ends in any case."""
+    """One request in a band. `deadline`: clock seconds at which its wait ends in any case, with outcome `late`."""
 
     item: T
     priority: Priority
@@ -37,6 +37,7 @@ class Waiter(Generic[T]):
     body_bytes: int
     arrived: float
     deadline: float
+    late: Outcome = Outcome.QUEUE_TIMEOUT
     tenant: Tenant = DEFAULT_TENANT
     judged: bool = False
     """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by. Does
@@ -71,7 +72,7 @@ class Band(Generic[T]):
         Nobody is dropped because a queue has become smaller. CoDel starts anew: it looks at the head, which is still there.
         """
         self.policy = policy
-        target_s = policy.timeout_s * TARGET_SHARE
+        target_s = policy.timeout_s * TARGET_SHARE if policy.target_wait_s is None else policy.target_wait_s
         self.codel = Codel(target_s=target_s, interval_s=target_s)
 
     def push(self, waiter: Waiter[T]) -> None:
@@ -140,7 +141,7 @@ class Band(Generic[T]):
         if pressure and (until := self._pressed_until(oldest)) is not None and now >= until:
             return oldest, Outcome.EARLY_DROP
         first = self._deadlines.first()
-        return (first, Outcome.QUEUE_TIMEOUT) if first is not None and now >= first.deadline else None
+        return (first, first.late) if first is not None and now >= first.deadline else None
 
     def next_due(self, *, pressure: bool) -> float | None:
         """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
@@ -211,19 +212,30 @@ class Bands(Generic[T]):
         return any(band.standing for band in self._bands[: priority + 1])
 
     def refuse(
-        self, submission: Submission, *, now: float, pressure: bool, expected_wait_s: float | None
+        self,
+        submission: Submission,
+        *,
+        now: float,
+        pressure: bool,
+        expected_wait_s: float | None,
+        useful_wait_s: float,
     ) -> Outcome | None:
-        """Why a newcomer that would have to wait must not; None: it may. `expected_wait_s` None: unknown."""
+        """Why a newcomer that would have to wait must not; None: it may.
+
+        `expected_wait_s` None: unknown; `useful_wait_s`: the longest that still leaves time for an answer.
+        """
         band = self._bands[submission.priority]
         policy = band.policy
+        if policy.max_queue_size == 0:
+            return Outcome.SHED
         if band.full_for(submission.body_bytes) and not band.yielding_to(submission.tenant):
             return Outcome.QUEUE_FULL
         if policy.drop_policy is DropPolicy.FAST_REJECT and (pressure or self._higher_waits(submission.priority)):
             return Outcome.SHED
+        if (expected_wait_s or 0.0) > useful_wait_s:
+            return Outcome.DEADLINE
         if expected_wait_s is None:
             return None
-        if expected_wait_s > submission.patience_s:
-            return Outcome.DEADLINE
         early = pressure and policy.drop_policy is DropPolicy.EARLY_DROP
         return Outcome.EARLY_DROP if early and expected_wait_s > band.longest_wait_s(now, pressure=True) else None
 

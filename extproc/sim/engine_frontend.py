@@ -15,7 +15,8 @@ from extproc.sim.engine import Refusal, SimRequest
 from extproc.sim.engine_control import EngineControl, HttpCounts
 from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.engine_streams import SseStream, WholeAnswer
-from extproc.sim.openai_reply import Answer, Reply
+from extproc.sim.messages_api import MessagesReply, error_body, parse_messages
+from extproc.sim.openai_reply import Answer, Reply, ReplyForm, embeddings
 from extproc.sim.openai_request import (
     ApiError,
     Endpoint,
@@ -34,7 +35,7 @@ class _Job:
 
     generation: Generation
     requests: list[SimRequest]
-    reply: Reply
+    reply: ReplyForm
     request_id: str
 
 
@@ -68,6 +69,12 @@ class Frontend:
     async def completion(self, request: web.Request) -> web.StreamResponse:
         return await self._generate(request, Endpoint.COMPLETION)
 
+    async def embeddings(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Endpoint.EMBEDDINGS)
+
+    async def messages(self, request: web.Request) -> web.StreamResponse:
+        return await self._generate(request, Endpoint.MESSAGES)
+
     async def _generate(self, request: web.Request, endpoint: Endpoint) -> web.StreamResponse:
         with self._counts.request():
             job = await self._read(request, endpoint)
@@ -79,7 +86,8 @@ class Frontend:
                 answered = await self._whole(job)
             if isinstance(answered, ApiError):
                 self._counts.refused += 1
-                return web.Response(body=answered.body, status=answered.status, content_type="application/json")
+                body = error_body(answered) if endpoint is Endpoint.MESSAGES else answered.body
+                return web.Response(body=body, status=answered.status, content_type="application/json")
             self._counts.completed += 1
             return answered
 
@@ -90,17 +98,18 @@ class Frontend:
         fault = await self._control.fault()
         if fault is not None or self._draining:
             return fault or ApiError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailableError", "shutting down")
-        generation = parse_generation(
-            endpoint, body, priority_header=request.headers.get("x-vllm-priority"), models=self._models
-        )
+        priority_header = request.headers.get("x-vllm-priority")
+        if endpoint is Endpoint.MESSAGES:
+            generation = parse_messages(body, priority_header=priority_header, models=self._models)
+        else:
+            generation = parse_generation(endpoint, body, priority_header=priority_header, models=self._models)
         if isinstance(generation, ApiError):
             return generation
         requests = sequences(generation, longest=self._pacer.model.spec.longest, lengths=self._lengths)
         if isinstance(requests, ApiError):
             return requests
         request_id = request.headers.get("x-request-id") or uuid4().hex
-        reply = Reply(endpoint, request_id=request_id, model=generation.model, created=int(wall_clock()))
-        return _Job(generation, requests, reply, request_id)
+        return _Job(generation, requests, _reply(generation, request_id), request_id)
 
     async def _whole(self, job: _Job) -> web.StreamResponse | ApiError:
         loop = asyncio.get_running_loop()
@@ -114,7 +123,10 @@ class Frontend:
             finished: list[Answer] = [await answer.done for answer in answers]
         finally:
             self._left(entered, streaming=False)
-        body = job.reply.whole(finished, sum(job.generation.prompt_tokens))
+        if job.generation.endpoint is Endpoint.EMBEDDINGS:
+            body = embeddings(job.generation, finished)
+        else:
+            body = job.reply.whole(finished, sum(job.generation.prompt_tokens))
         return web.Response(body=body, content_type="application/json", headers={"x-request-id": job.request_id})
 
     async def _streamed(self, request: web.Request, job: _Job) -> web.StreamResponse | ApiError:
@@ -122,7 +134,6 @@ class Frontend:
             job.reply,
             [sequence.ending for sequence in job.requests],
             prompt_tokens=sum(job.generation.prompt_tokens),
-            usage=job.generation.include_usage,
             done=asyncio.get_running_loop().create_future(),
         )
         entered = self._pacer.add(job.requests, stream.answers)
@@ -147,6 +158,19 @@ class Frontend:
         if self._pacer.abort(handles):
             self._counts.aborts += 1
             self._counts.resets += streaming
+
+
+def _reply(generation: Generation, request_id: str) -> ReplyForm:
+    if generation.endpoint is Endpoint.MESSAGES:
+        tokens = sum(generation.prompt_tokens)
+        return MessagesReply(request_id=request_id, model=generation.model, prompt_tokens=tokens)
+    return Reply(
+        generation.endpoint,
+        request_id=request_id,
+        model=generation.model,
+        created=int(wall_clock()),
+        usage=generation.include_usage,
+    )
 
 
 def _refusal(refusal: Refusal) -> ApiError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from extproc.sim.engine_stats import Finish
-from extproc.sim.openai_reply import DONE, WORDS, Answer, Reply, chunk, words
+from extproc.sim.openai_reply import WORDS, Answer, ReplyForm, chunk, words
 
 HOLD_ABOVE_BYTES = 65_536
 """Unsent bytes in a connection's buffer above which a stream's further tokens are held back."""
@@ -45,10 +45,10 @@ class WholeAnswer:
 class SseStream:
     """One streamed reply: its connection, and what its answers share. `done` resolves when all is written."""
 
-    __slots__ = ("_chunked", "_left", "_prompt_tokens", "_usage", "answers", "done", "reply", "transport")
+    __slots__ = ("_chunked", "_left", "_prompt_tokens", "answers", "done", "reply", "transport")
 
     def __init__(
-        self, reply: Reply, endings: list[Finish], *, prompt_tokens: int, usage: bool, done: asyncio.Future[None]
+        self, reply: ReplyForm, endings: list[Finish], *, prompt_tokens: int, done: asyncio.Future[None]
     ) -> None:
         self.reply = reply
         self.done = done
@@ -57,7 +57,6 @@ class SseStream:
         self.answers = [SseAnswer(self, index, ending) for index, ending in enumerate(endings)]
         self._left = len(self.answers)
         self._prompt_tokens = prompt_tokens
-        self._usage = usage
         self._chunked = True
 
     def begin(self, transport: asyncio.WriteTransport, *, chunked: bool) -> None:
@@ -74,11 +73,8 @@ class SseStream:
         self._left -= 1
         if self._left:
             return
-        tail = DONE
-        if self._usage:
-            tokens = sum(answer.made for answer in self.answers)
-            tail = self.reply.usage_event(self._prompt_tokens, tokens) + tail
-        transport.write(self.coded(tail))
+        tokens = sum(answer.made for answer in self.answers)
+        transport.write(self.coded(self.reply.closing(self._prompt_tokens, tokens)))
         if not self.done.done():
             self.done.set_result(None)
 

@@ -1,4 +1,5 @@
-"""The fake engine over HTTP: OpenAI's generation API and vLLM's `/metrics` in front of the engine model, in real time.
+"""The fake engine over HTTP: OpenAI's and Anthropic's APIs as vLLM has them, and its `/metrics`, in front of the engine
+model, in real time.
 
 Behind `extproc engine`, in the demo and in tests. `/engine/*` is what no real engine has: forced gauges and faults
 (`POST /engine/control`), counters (`GET /engine/stats`) and a fresh start (`POST /engine/reset`).
@@ -145,6 +146,8 @@ class FakeEngine:
         return [
             web.post("/v1/chat/completions", self._frontend.chat),
             web.post("/v1/completions", self._frontend.completion),
+            web.post("/v1/embeddings", self._frontend.embeddings),
+            web.post("/v1/messages", self._frontend.messages),
             web.get("/v1/models", self._models),
             web.get("/health", self._health),
             web.get("/metrics", self._metrics),

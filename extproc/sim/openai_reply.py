@@ -7,14 +7,16 @@ chunks can be made once and sent many times.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
-from extproc.sim.openai_request import Endpoint
+from extproc.sim.openai_request import Endpoint, Generation
 
 WORDS = (" alfa", " echo", " golf", " kilo", " lima", " mike", " papa", " zulu")
 _CYCLE = "".join(WORDS)
 _WORD = len(WORDS[0])
+_DIMENSIONS = 8
 DONE = b"data: [DONE]\n\n"
 
 
@@ -34,12 +36,29 @@ class Answer:
     reason: str
 
 
+class ReplyForm(Protocol):
+    """How the answers to one request are written, whichever API it spoke."""
+
+    def opening(self, index: int) -> bytes:
+        """Event(s) before the first token of answer `index`."""
+
+    def event(self, index: int, text: str, reason: str | None = None) -> bytes:
+        """Some tokens of answer `index`; the last ones carry the finish reason."""
+
+    def closing(self, prompt_tokens: int, completion_tokens: int) -> bytes:
+        """Event(s) after the last token."""
+
+    def whole(self, answers: list[Answer], prompt_tokens: int) -> bytes:
+        """The body of an answer that was not streamed. `prompt_tokens`: of all prompts together."""
+
+
 class Reply:
-    """The form of one request's reply. `created`: seconds since the epoch."""
+    """OpenAI's form of one reply. `created`: seconds since the epoch; `usage`: a stream ends with an event that tells it."""
 
-    __slots__ = ("_head", "_is_chat", "_whole_head")
+    __slots__ = ("_head", "_is_chat", "_usage", "_whole_head")
 
-    def __init__(self, endpoint: Endpoint, *, request_id: str, model: str, created: int) -> None:
+    def __init__(self, endpoint: Endpoint, *, request_id: str, model: str, created: int, usage: bool = False) -> None:
+        self._usage = usage
         self._is_chat = endpoint is Endpoint.CHAT
         prefix, whole, part = (
             ("chatcmpl", "chat.completion", "chat.completion.chunk")
@@ -63,8 +82,11 @@ class Reply:
         end = "null" if reason is None else f'"{reason}","stop_reason":null'
         return f'{self._head}{{"index":{index},{body},"logprobs":null,"finish_reason":{end}}}]}}\n\n'.encode()
 
-    def usage_event(self, prompt_tokens: int, completion_tokens: int) -> bytes:
-        return f"{self._head}],{_usage(prompt_tokens, completion_tokens)}}}\n\n".encode()
+    def closing(self, prompt_tokens: int, completion_tokens: int) -> bytes:
+        """What ends a stream."""
+        if not self._usage:
+            return DONE
+        return f"{self._head}],{_usage(prompt_tokens, completion_tokens)}}}\n\n".encode() + DONE
 
     def whole(self, answers: list[Answer], prompt_tokens: int) -> bytes:
         """The JSON body of an answer that was not streamed. `prompt_tokens`: of all prompts together."""
@@ -77,6 +99,15 @@ class Reply:
         body = f'"message":{{"role":"assistant","content":"{text}"}}' if self._is_chat else f'"text":"{text}"'
         end = f'"finish_reason":"{answer.reason}","stop_reason":null'
         return f'{{"index":{answer.index},{body},"logprobs":null,{end}}}'
+
+
+def embeddings(generation: Generation, answers: list[Answer]) -> bytes:
+    """The body of an embeddings reply: vectors of few numbers, always as floats, which every client reads."""
+    vectors = [[byte / 256 for byte in generation.digest[at : at + _DIMENSIONS]] for at in range(len(answers))]
+    data = [{"object": "embedding", "index": i, "embedding": vector} for i, vector in enumerate(vectors)]
+    tokens = sum(generation.prompt_tokens)
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+    return msgspec.json.encode({"object": "list", "data": data, "model": generation.model, "usage": usage})
 
 
 def chunk(data: bytes) -> bytes:

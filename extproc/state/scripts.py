@@ -110,7 +110,7 @@ def pack_state(state: PoolState) -> tuple[bytes, str]:
     flat: list[object] = list(chain.from_iterable((load.tokens, load.slots) for load in loads))
     flat += state.rejection
     flat += (state.saturation, state.pressure_at, state.reason, state.engines_reporting)
-    flat += (state.engine_max_tokens, state.expected_output_tokens)
+    flat += (state.engine_max_tokens, state.expected_output_tokens, state.expected_ttft_s)
     packed = _encode(flat)
     return packed, hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:16]
 
@@ -119,7 +119,7 @@ def read_state(packed: bytes, at: float) -> PoolState:
     flat = _any(packed)
     loads = [Load(float(flat[i]), float(flat[i + 1])) for i in range(0, 12, 2)]
     rejection, rest = flat[12:15], flat[15:]
-    saturation, pressure_at, reason, reporting, most, output = rest
+    saturation, pressure_at, reason, reporting, most, output, ttft = rest
     return PoolState(
         limits=(loads[0], loads[1], loads[2]),
         reserved=(loads[3], loads[4], loads[5]),
@@ -131,4 +131,5 @@ def read_state(packed: bytes, at: float) -> PoolState:
         engines_reporting=int(reporting),
         engine_max_tokens=None if most is None else int(most),
         expected_output_tokens=None if output is None else float(output),
+        expected_ttft_s=None if ttft is None else float(ttft),
     )

@@ -20,9 +20,9 @@ METADATA_NAMESPACE = "extproc"
 """Where access logs find us: `%DYNAMIC_METADATA(extproc:outcome)%`, `priority`, `pool`, `waited_ms`."""
 
 _SEND, _SKIP = 1, 2  # ProcessingMode.HeaderSendMode
-_NONE, _BUFFERED, _BUFFERED_PARTIAL, _FULL_DUPLEX, _GRPC = 0, 2, 3, 4, 5  # ProcessingMode.BodySendMode
+_NONE, _STREAMED, _BUFFERED, _FULL_DUPLEX, _GRPC = 0, 1, 2, 4, 5  # ProcessingMode.BodySendMode
 _OVERWRITE = 2  # HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
-_PSEUDO = (":method", ":path", ":authority", ":scheme", ":protocol")
+_OTHER_PSEUDO = (":authority", ":scheme", ":protocol")
 _UNKNOWN = Received(events.Unknown())
 
 
@@ -79,17 +79,15 @@ def _text(raw: bytes) -> str:
 
 def _read_request_headers(message: Any) -> Event:
     part = message.request_headers
-    headers = _headers(part.headers)
-    pseudo = {name: headers.pop(name) for name in _PSEUDO if name in headers}
-    head = RequestHead(
-        method=pseudo.get(":method", ""),
-        path=pseudo.get(":path", ""),
-        headers=headers,
-        bodiless=part.end_of_stream,
-        request_id=headers.get("x-request-id", ""),
-        metadata=_metadata(message) if message.HasField("metadata_context") else None,
-    )
-    return events.RequestHeaders(head, part.end_of_stream)
+    headers, bodiless = _headers(part.headers), part.end_of_stream
+    take = headers.pop
+    method, path = take(":method", ""), take(":path", "")
+    for name in _OTHER_PSEUDO:
+        take(name, None)
+    request_id = headers.get("x-request-id", "")
+    metadata = _metadata(message) if message.HasField("metadata_context") else None
+    head = RequestHead(method, path, headers, bodiless, request_id, metadata)
+    return events.RequestHeaders(head, bodiless)
 
 
 def _metadata(message: Any) -> Metadata:
@@ -117,7 +115,7 @@ def _read_response_headers(message: Any) -> Event:
     headers = _headers(part.headers)
     status = headers.get(":status", "")
     return events.ResponseHeaders(
-        status=int(status) if status.isascii() and status.isdigit() else None,
+        status=int(status) if status.isascii() and status.isdigit() and len(status) == 3 else None,
         upstream=_attribute(message, "upstream.address"),
         end_of_stream=part.end_of_stream,
         event_stream=headers.get("content-type", "").startswith("text/event-stream"),
@@ -126,9 +124,11 @@ def _read_response_headers(message: Any) -> Event:
 
 def _attribute(message: Any, name: str) -> str:
     """An attribute that Envoy's `request_attributes` or `response_attributes` asks for; empty where it does not."""
-    for struct in message.attributes.values():
-        if name in struct.fields:
-            return str(struct.fields[name].string_value)
+    attributes = message.attributes
+    for filter_name in attributes:
+        fields = attributes[filter_name].fields
+        if name in fields:
+            return str(fields[name].string_value)
     return ""
 
 
@@ -152,7 +152,7 @@ CONTINUE: dict[Kind, bytes] = {kind: _plain_continue(kind) for kind in Kind}
 """The reply that changes nothing, for each kind of message."""
 
 
-def _mode(*, response: int, request_body: int = _NONE) -> Any:
+def _mode(*, response: int, request_body: int = _NONE, response_body: int = _NONE) -> Any:
     """A whole `mode_override`: it replaces the filter's mode, so every field is said, the zeros by being absent.
 
     Response trailers SEND keep the stream open until the response has ended, at no cost per chunk: the stream is the hold.
@@ -162,7 +162,7 @@ def _mode(*, response: int, request_body: int = _NONE) -> Any:
     mode.request_header_mode = _SEND
     mode.response_header_mode = response
     mode.request_body_mode = request_body
-    mode.response_body_mode = _NONE
+    mode.response_body_mode = response_body
     mode.request_trailer_mode = _SKIP
     mode.response_trailer_mode = response
     return message
@@ -179,9 +179,16 @@ PASS: bytes = _with_mode(response=_SKIP)
 ASK_BODY: bytes = _with_mode(response=_SEND, request_body=_BUFFERED)
 """To request headers: send the whole body before going on. Only where its length is known to fit Envoy's buffer: of a
 longer one Envoy may neither send it nor refuse the request, and nothing moves any more."""
-ASK_BODY_SO_FAR: bytes = _with_mode(response=_SEND, request_body=_BUFFERED_PARTIAL)
-"""To request headers: send the body, or as much of it as fits Envoy's buffer. Costs the request its `content-length`, so
-it is for bodies that have none."""
+
+
+def _sample() -> bytes:
+    message = _mode(response=_SEND, response_body=_STREAMED)
+    message.response_headers.SetInParent()
+    return bytes(message.SerializeToString())
+
+
+SAMPLE: bytes = _sample()
+"""To response headers: go on, and send us each chunk of the body before it goes on to the client."""
 
 
 @lru_cache(maxsize=1024)

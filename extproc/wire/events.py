@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from extproc.model import RequestHead
 
@@ -19,25 +20,21 @@ class Kind(StrEnum):
     RESPONSE_TRAILERS = "response_trailers"
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHeaders:
+class RequestHeaders(Struct, frozen=True):
     head: RequestHead
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestBody:
+class RequestBody(Struct, frozen=True, gc=False):
     data: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTrailers:
+class RequestTrailers(Struct, frozen=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHeaders:
+class ResponseHeaders(Struct, frozen=True, gc=False):
     """`status` None: absent or no number. `upstream`: the engine's `host:port`, empty where Envoy does not say.
 
     `event_stream`: the body is server-sent events, which take as long as the engine generates.
@@ -49,19 +46,16 @@ class ResponseHeaders:
     event_stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseBody:
+class ResponseBody(Struct, frozen=True, gc=False):
     data: bytes
     end_of_stream: bool
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseTrailers:
+class ResponseTrailers(Struct, frozen=True, gc=False):
     pass
 
 
-@dataclass(frozen=True, slots=True)
-class Unknown:
+class Unknown(Struct, frozen=True, gc=False):
     """Not decodable, or of a kind that does not exist yet."""
 
 
@@ -77,8 +71,7 @@ KINDS: dict[type[Event], Kind] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Protocol:
+class Protocol(Struct, frozen=True, gc=False):
     """Envoy's `protocol_config`, sent with a stream's first message."""
 
     request_duplex: bool = False
@@ -94,8 +87,7 @@ class Protocol:
         return self.request_duplex or self.response_duplex or self.eager_body or self.observing
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(Struct, frozen=True):
     """One message. `protocol` is None on all but the first."""
 
     event: Event

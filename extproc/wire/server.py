@@ -5,16 +5,13 @@ from __future__ import annotations
 import grpc
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from extproc.errors import ExtprocError
+from extproc.errors import CannotListen
+from extproc.listen import somebody_listens, split_address
 from extproc.wire.ext_proc import SERVICE, ExtProcService
 
 _LEAST_RECEIVE_BYTES = 64 << 20
 _RELEASE_S = 2.0
 """How long handlers have to run to their end after the server has stopped."""
-
-
-class ListenFailed(ExtprocError):
-    """The address cannot be listened on."""
 
 
 class WireServer:
@@ -32,7 +29,7 @@ class WireServer:
         self._service = service
         self._listen = listen
         self._handlers = (service.handler(), *handlers)
-        self._options = _options(max_body_bytes)
+        self._options = server_options(max_body_bytes)
         self._health = health.aio.HealthServicer()
         self._server: grpc.aio.Server | None = None
         self.address = listen
@@ -48,14 +45,17 @@ class WireServer:
         return self._service.warnings
 
     async def start(self) -> None:
-        """Raises `ListenFailed`."""
+        """Raises `CannotListen` when the address is malformed, taken or not ours."""
+        address = self._address()
         server = grpc.aio.server(options=self._options)
         server.add_generic_rpc_handlers(self._handlers)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         try:
-            port = server.add_insecure_port(self._listen)
+            port = server.add_insecure_port(address)
         except RuntimeError as error:
-            raise ListenFailed(f"cannot listen on {self._listen}: {error}") from error
+            raise CannotListen(
+                f"--listen: cannot listen on {self._listen}: taken, or not an address of ours"
+            ) from error
         if not self._listen.startswith("unix:"):
             self.address = f"{self._listen.rpartition(':')[0]}:{port}"
         self._server = server
@@ -63,6 +63,17 @@ class WireServer:
         await server.start()
         await self._tell(health_pb2.HealthCheckResponse.SERVING)
         self.serving = True
+
+    def _address(self) -> str:
+        """The address for grpc. Refuses what grpc would take in its own way: a port modulo 65536, another's socket."""
+        if not self._listen.startswith("unix:"):
+            host, port = split_address("--listen", self._listen, also=", or unix:PATH")
+            return self._listen if host else f"[::]:{port}"
+        if not (path := self._listen.removeprefix("unix:")):
+            raise CannotListen("--listen: expected a path after unix:")
+        if somebody_listens(path):
+            raise CannotListen(f"--listen: cannot listen on {self._listen}: somebody else does")
+        return self._listen
 
     async def drain(self) -> None:
         """NOT_SERVING from now on, to checks and to watchers. Streams are still taken and served."""
@@ -86,7 +97,7 @@ class WireServer:
             await self._health.set(name, status)
 
 
-def _options(max_body_bytes: int) -> list[tuple[str, int]]:
+def server_options(max_body_bytes: int) -> list[tuple[str, int]]:
     """Milliseconds and bytes, as grpc wants them."""
     return [
         # A body comes in one message. The policy may raise its bound while we run, hence the floor.

@@ -6,8 +6,9 @@ there is an answer: messages that the state did not call for are continued, and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 from extproc.model import End, RequestHead
 from extproc.wire import events
@@ -29,38 +30,33 @@ class Phase(StrEnum):
     """Passed or refused: what still comes is continued and means nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Arrive:
+class Arrive(Struct, frozen=True):
     """Ask admission about the headers, then call one of `passed`, `ask_body`, `admitted`, `refused`."""
 
     head: RequestHead
 
 
-@dataclass(frozen=True, slots=True)
-class Decide:
+class Decide(Struct, frozen=True, gc=False):
     """Ask admission again, then call `passed`, `admitted` or `refused`. `body` None: asked for, but there is none."""
 
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(Struct, frozen=True, gc=False):
     """Send the reply that changes nothing. `unexpected`: the state did not call for this message."""
 
     kind: Kind
     unexpected: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class RunsUndecided:
+class RunsUndecided(Struct, frozen=True, gc=False):
     """The engine answers though the body that we asked for never came: Envoy's mode does not let us ask, and the request
     runs upstream. Account for it, then continue."""
 
     kind: Kind
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(Struct, frozen=True, gc=False):
     """There is no reply to a message of unknown kind: end the stream, which Envoy takes for *go on without me*."""
 
 
@@ -70,12 +66,13 @@ Command = Arrive | Decide | Continue | RunsUndecided | Close
 class Session:
     """The state of one stream. `owed` is the kind of message that the verdict will answer."""
 
-    __slots__ = ("_status", "owed", "phase")
+    __slots__ = ("_chunks_asked", "_status", "owed", "phase")
 
     def __init__(self) -> None:
         self.phase = Phase.NEW
         self.owed = Kind.REQUEST_HEADERS
         self._status: int | None = None
+        self._chunks_asked = False
 
     def receive(self, event: Event) -> Command:
         """The next message. Not to be called while the verdict is owed, except to have the message continued."""
@@ -107,6 +104,10 @@ class Session:
 
     def refused(self) -> None:
         self._leave_deciding(Phase.OVER)
+
+    def ask_chunks(self) -> None:
+        """The reply to the response headers asks for the body, chunk by chunk."""
+        self._chunks_asked = True
 
     def end(self) -> End:
         """How a ticket ends with this stream, as far as the messages tell.
@@ -163,5 +164,6 @@ class Session:
         if isinstance(event, events.ResponseBody | events.ResponseTrailers):
             headers_seen = self.phase is Phase.RESPONDING
             self.phase = Phase.RESPONDING
-            return Continue(kind, unexpected=not headers_seen or kind is Kind.RESPONSE_BODY)
+            unasked = kind is Kind.RESPONSE_BODY and not self._chunks_asked
+            return Continue(kind, unexpected=not headers_seen or unasked)
         return Continue(kind, unexpected=True)

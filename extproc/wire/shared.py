@@ -16,6 +16,7 @@ from extproc.tickets import Ticket, Waiting
 from extproc.wire.connections import Connections
 from extproc.wire.modes import Modes
 from extproc.wire.pulse import LoopPulse
+from extproc.wire.sampling import Places
 
 
 class Gate(Protocol):
@@ -49,6 +50,7 @@ class Shared:
     pulse: LoopPulse
     connections: Connections
     modes: Modes
+    samples: Places = field(default_factory=Places)
     reads: set[asyncio.Task[object]] = field(default_factory=set)
     stopping: bool = False
     """Streams that end from now on are ended by us: their requests go on."""

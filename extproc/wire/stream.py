@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, assert_never
 
 import grpc
@@ -21,6 +22,7 @@ from extproc.wire import codec, events
 from extproc.wire.events import Kind, Received
 from extproc.wire.owed import SHARE, Owed
 from extproc.wire.refusal import refusal
+from extproc.wire.sampling import Sampling
 from extproc.wire.session import Arrive, Close, Continue, Decide, Phase, RunsUndecided, Session
 from extproc.wire.shared import Context, Gate, Shared
 
@@ -50,21 +52,24 @@ class Stream:
         self._gate: Gate | None = None
         self._candidate: Candidate | None = None
         self._waiting: Waiting | None = None
+        self._waited_from = 0.0
         self._ticket: Ticket | None = None
         self._request_id = ""
         self._protocol = events.Protocol()
         self._ahead: asyncio.Task[object] | None = None
         self._event_stream_at: float | None = None
+        self._sampling: Sampling | None = None
         self._broken = False
         self._finished = False
         shared.connections.watch(self._peer, shared.clock.now())
 
     async def run(self) -> None:
         """Returns when the stream has ended, or when it is best ended by us."""
-        while isinstance(data := await self._next(), bytes):
-            await self._handle(codec.decode(data))
+        while await self._step():
             if self._broken:
                 return
+            if self._waiting is not None:
+                await self._await_verdict(self._waiting)
         self.finish()
         await asyncio.sleep(_LINGER_S)
 
@@ -75,6 +80,14 @@ class Stream:
             await self._write(codec.CONTINUE[self._session.owed])
 
     # -- messages -------------------------------------------------------------------------------------------------
+
+    async def _step(self) -> bool:
+        """One message; False at the end. Nothing of it is kept: a body must not stay in memory while its request waits."""
+        data = await self._next()
+        if not isinstance(data, bytes):
+            return False
+        await self._handle(codec.decode(data))
+        return True
 
     async def _next(self) -> object:
         if self._ahead is None:
@@ -102,25 +115,54 @@ class Stream:
             case Continue(kind, unexpected):
                 if unexpected:
                     self._shared.observer.wire(WireEvent.UNEXPECTED_MESSAGE)
-                await self._continue(kind, received.event)
+                await self._continue(kind, received.event, unexpected=unexpected)
+                self._measure(received.event, now)
             case RunsUndecided(kind):
                 self._shared.modes.missed_body(now)
                 self._adopt()
-                await self._continue(kind, received.event)
+                await self._continue(kind, received.event, unexpected=True)
             case Close():
                 self._shared.observer.wire(WireEvent.UNEXPECTED_MESSAGE)
                 self._broken = True
             case _ as never:
                 assert_never(never)
 
-    async def _continue(self, kind: Kind, event: events.Event) -> None:
+    async def _continue(self, kind: Kind, event: events.Event, *, unexpected: bool) -> None:
         duplex = self._protocol.request_duplex if kind is Kind.REQUEST_BODY else self._protocol.response_duplex
         if duplex and isinstance(event, events.RequestBody | events.ResponseBody):
             await self._reply(codec.echo(kind, event.data, end_of_stream=event.end_of_stream))
             return
-        await self._reply(codec.CONTINUE[kind])
-        if isinstance(event, events.ResponseHeaders) and event.event_stream and not event.end_of_stream:
-            self._event_stream_at = self._shared.clock.now()
+        if not isinstance(event, events.ResponseHeaders) or not event.event_stream or event.end_of_stream:
+            await self._reply(codec.CONTINUE[kind])
+            return
+        await self._reply(codec.SAMPLE if not unexpected and self._sample(event) else codec.CONTINUE[kind])
+        self._event_stream_at = self._shared.clock.now()
+
+    # -- latency --------------------------------------------------------------------------------------------------
+
+    def _sample(self, event: events.ResponseHeaders) -> bool:
+        """Whether this answer is the one of its engine that is sampled. Takes the place if so."""
+        ticket, shared = self._ticket, self._shared
+        if ticket is None or not ticket.worth_timing or event.status != HTTPStatus.OK:
+            return False
+        if self._protocol.ignores_override or not shared.modes.bodies_come(shared.clock.now()):
+            return False
+        if not shared.samples.take(event.upstream):
+            return False
+        self._sampling = Sampling(ticket, event.upstream, shared.samples)
+        self._session.ask_chunks()
+        return True
+
+    def _measure(self, event: events.Event, now: float) -> None:
+        """After the reply: nobody waits for this."""
+        if self._sampling is None:
+            return
+        if isinstance(event, events.ResponseBody):
+            self._sampling.chunk(event.data, now)
+        if isinstance(event, events.ResponseTrailers) or (
+            isinstance(event, events.ResponseBody) and event.end_of_stream
+        ):
+            self._sampling.ended()
 
     # -- the verdict ----------------------------------------------------------------------------------------------
 
@@ -133,21 +175,27 @@ class Stream:
             return
         self._candidate = answer
         asks = answer.wants_body and not head.bodiless and not self._protocol.ignores_override
-        if asks and self._shared.modes.bodies_come(self._shared.clock.now()):
+        if asks and self._shared.modes.may_ask_body(self._shared.clock.now()):
             self._session.ask_body()
-            await self._reply(codec.ASK_BODY_SO_FAR if head.content_length is None else codec.ASK_BODY)
+            await self._reply(codec.ASK_BODY)
         else:
             await self._decide(None)
 
     async def _decide(self, body: bytes | None) -> None:
         answer = self._ask_gate(body)
-        waited_from = self._shared.clock.now()
         if isinstance(answer, Waiting):
-            self._waiting = answer
-            if not await self._wait(answer):
-                return
-            answer, self._waiting = answer.verdict.result(), None
-        await self._answer(answer, waited_s=self._shared.clock.now() - waited_from)
+            self._waiting = answer  # `run` waits, when the message is forgotten
+        else:
+            await self._answer(answer, waited_s=0.0)
+
+    async def _await_verdict(self, waiting: Waiting) -> None:
+        self._waited_from = self._shared.clock.now()
+        if not await self._wait(waiting):
+            return
+        self._waiting = None
+        waited_s = self._shared.clock.now() - self._waited_from
+        self._shared.modes.waited(waited_s, self._timeout_s, cut=False)
+        await self._answer(waiting.verdict.result(), waited_s=waited_s)
 
     def _ask_gate(self, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
         candidate, self._candidate = self._candidate, None
@@ -236,7 +284,11 @@ class Stream:
             else:  # it left while it uploaded: nobody else tells its outcome
                 self._shared.observer.decided(Outcome.CLIENT_GONE, None, "", waited_s=0.0)
         if self._waiting is not None:
+            for_s = self._shared.clock.now() - self._waited_from
+            runs_on = self._shared.modes.waited(for_s, self._timeout_s, cut=True) or runs_on
             self._waiting.leave(ghost=runs_on)
+        if self._sampling is not None:
+            self._sampling.drop()
         if self._ticket is not None:
             self._ticket.end(End.GHOST if runs_on else self._session.end())
         self._learn_mode(runs_on)
@@ -251,7 +303,8 @@ class Stream:
             _log.warning("connection_lost", peer=self._peer)
         phase = self._session.phase
         # Envoy may have sent a message that we were not running to read, and have stopped waiting for the reply.
-        expecting = phase in (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)
+        chunks = self._sampling is not None and not self._sampling.over
+        expecting = chunks or phase in (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)
         away = expecting and now - shared.pulse.dates_from(now) >= SHARE * self._timeout_s
         late = not lost and (away or self._owed.may_have_passed(now))
         if late:

@@ -15,19 +15,24 @@ from extproc.config import (
     ControllerName,
     FailurePolicy,
     FixedPolicy,
+    LatencySignal,
     LimitPolicy,
     OverridePolicy,
+    PidPolicy,
     PoolPolicy,
     QueuePolicy,
     ShedOrder,
+    VegasPolicy,
     WatermarkPolicy,
 )
 from extproc.config.schema import DEFAULT_QUEUES, Seconds
 from extproc.controllers.compose import PoolController
 from extproc.controllers.fixed import Fixed
+from extproc.controllers.pid import Pid
 from extproc.controllers.protocol import Controller
+from extproc.controllers.vegas import Vegas
 from extproc.controllers.watermark import Watermark
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState, Priority
+from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, Load, PoolState, Priority
 
 FAILURE = FailurePolicy()
 
@@ -48,7 +53,14 @@ EVERY: dict[str, Callable[[], Controller]] = {
     "fixed requests": lambda: Fixed(FixedPolicy(limit=LimitPolicy(requests=4)), FAILURE),
     "watermark": lambda: Watermark(WatermarkPolicy(), FAILURE),
     "watermark uniform": lambda: Watermark(WatermarkPolicy(shed=ShedOrder.UNIFORM), FAILURE),
+    "vegas": lambda: Vegas(VegasPolicy(), FAILURE),
+    "vegas tpot only": lambda: Vegas(VegasPolicy(signals=(LatencySignal.TPOT,), min_limit=1, max_limit=3), FAILURE),
+    "pid": lambda: Pid(PidPolicy(), FAILURE),
+    "pid with every term": lambda: Pid(PidPolicy(kp=100, ki=100, kd=100, shed=ShedOrder.UNIFORM), FAILURE),
     "composed": _pool(*BOTH),
+    "composed vegas and watermark": _pool(ControllerName.VEGAS, ControllerName.WATERMARK),
+    "composed pid only": _pool(ControllerName.PID),
+    "composed of all": _pool(*ControllerName),
     "composed fixed tokens": _pool(*BOTH, fixed=FixedPolicy(limit=LimitPolicy(tokens=1000))),
     "composed watermark only": _pool(ControllerName.WATERMARK),
     "composed override": _pool(*BOTH, override=OverridePolicy(limit=LimitPolicy(requests=0), rejection=1.0)),
@@ -63,6 +75,7 @@ loads = st.builds(Load, rates, rates)
 
 AGES_S = (0.0, 0.5, 0.99, 1.01, 60.0)
 GAPS_S = (0.0, 0.05, 0.9, 1.5, 100.0)
+LATENCIES_S = (0.0, 1e-9, 0.02, 0.3, 1e9)
 samples = st.builds(
     EngineSample,
     engine=st.sampled_from(ENGINES),
@@ -72,9 +85,19 @@ samples = st.builds(
     waiting=st.none() | st.sampled_from((0, 1, 20, 21, 1 << 20)),
     generation_tokens_per_s=st.none() | rates,
     mean_output_tokens=st.none() | rates,
+    ttft_mean_s=st.none() | st.sampled_from(LATENCIES_S),
+    tpot_mean_s=st.none() | st.sampled_from(LATENCIES_S),
     frozen=st.booleans(),
 )
-demands = st.builds(Demand, offered_per_s=st.tuples(rates, rates, rates), mean_cost=loads)
+maybe_s = st.none() | st.sampled_from(LATENCIES_S)
+latencies = st.builds(Latency, duration_s=st.sampled_from(LATENCIES_S), ttft_s=maybe_s, tpot_s=maybe_s)
+demands = st.builds(
+    Demand,
+    offered_per_s=st.tuples(rates, rates, rates),
+    in_use=st.tuples(loads, loads, loads),
+    mean_cost=loads,
+    latencies=st.lists(latencies, max_size=4).map(tuple),
+)
 configurations = st.sampled_from([(), ENGINES[:1], ENGINES])
 moments = st.tuples(st.sampled_from(GAPS_S), configurations, st.lists(samples, max_size=3), demands)
 histories = st.lists(moments, min_size=1, max_size=4)

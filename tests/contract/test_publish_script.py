@@ -92,6 +92,7 @@ def test_a_state_comes_back_as_it_was() -> None:
         engines_reporting=2,
         engine_max_tokens=20_000,
         expected_output_tokens=81.5,
+        expected_ttft_s=0.4,
     )
     assert read_state(pack_state(state)[0], at=12.5) == state
     assert pack_state(state)[1] == pack_state(replace(state, at=13.0))[1]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import zlib
+from collections.abc import Callable
 from dataclasses import replace
 
+import brotli
 import pytest
+from msgspec import structs
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
@@ -55,24 +60,71 @@ async def test_the_cost_comes_from_the_body() -> None:
 async def test_only_json_of_a_fitting_size_is_shipped() -> None:
     gateway = Gateway(policy="body: {maxBytes: 1000}")
     assert wants_body(gateway, head(length=1000))
-    assert wants_body(gateway, head(length=None))
+    assert not wants_body(gateway, head(length=None))
     assert wants_body(gateway, head(content_type="application/json; charset=utf-8"))
     assert not wants_body(gateway, head(length=1001))
     assert not wants_body(gateway, head(length=0))
-    assert not wants_body(gateway, replace(head(), bodiless=True))
+    assert not wants_body(gateway, structs.replace(head(), bodiless=True))
     assert not wants_body(gateway, head(content_type="multipart/form-data"))
-    assert not wants_body(gateway, head(content_encoding="zstd"))
+    assert wants_body(gateway, head(content_encoding="zstd"))
+    assert wants_body(gateway, head(content_encoding="identity, X-Gzip"))
+    assert not wants_body(gateway, head(content_encoding="compress"))
+    assert not wants_body(gateway, head(length=1001, content_encoding="gzip"))
     assert not wants_body(gateway, head(length=None, content_length="nonsense"))
 
 
 @virtual
 async def test_a_body_not_shipped_is_costed_by_its_length() -> None:
     gateway = Gateway()
-    arrived = gateway.admission.arrive(head(length=4000, content_encoding="gzip"))
+    assert not_shipped(gateway, head(length=4000)) == Cost(1000, 256)
+    assert not_shipped(gateway, head(length=4000, content_encoding="compress")) == Cost(1000, 256)
+    assert not_shipped(gateway, head(length=None, content_encoding="gzip")) == Cost(1000, 256)
+    assert not_shipped(gateway, head(length=4000, content_encoding="gzip")) == Cost(4000, 256)
+
+
+def not_shipped(gateway: Gateway, request: RequestHead) -> Cost:
+    arrived = gateway.admission.arrive(request)
     assert isinstance(arrived, Candidate)
     ticket = gateway.admission.decide(arrived, None)
     assert isinstance(ticket, Ticket)
-    assert ticket.cost == Cost(1000, 256)
+    ticket.end(End.COMPLETED)
+    return ticket.cost
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("br", brotli.compress)]
+)
+async def test_a_compressed_body_costs_what_it_unfolds_to(encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    gateway = Gateway()
+    body = pack(json.dumps({"prompt": "x" * 4000, "max_tokens": 50, "n": 2}).encode())
+    ticket = gateway.post(body, content_encoding=encoding)
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost == Cost(1000, 50, 2)
+
+
+@virtual
+async def test_what_cannot_be_unfolded_is_the_engines_to_refuse() -> None:
+    ticket = Gateway().post(b"no gzip at all".ljust(400), content_encoding="gzip")
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost == Cost(400, 256)
+
+
+@virtual
+async def test_a_bomb_costs_at_least_what_was_seen_of_it() -> None:
+    gateway = Gateway(policy="body: {maxBytes: 100000}")
+    ticket = gateway.post(gzip.compress(b'{"prompt": "' + b"x" * 50_000_000 + b'"}', 1), content_encoding="gzip")
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost.prompt_tokens >= 25_000
+
+
+@virtual
+async def test_a_compressed_body_takes_its_own_bytes_in_the_queue() -> None:
+    gateway = Gateway(slots=1)
+    gateway.post()
+    body = gzip.compress(json.dumps({"prompt": "x" * 4000}).encode())
+    assert isinstance(gateway.post(body, content_encoding="gzip"), Waiting)
+    assert gateway.dispatcher.bands[Priority.P1].body_bytes == len(body)
 
 
 @virtual
@@ -140,13 +192,36 @@ async def test_the_refusal_speaks_the_api_that_was_called() -> None:
 
 
 @virtual
-@pytest.mark.parametrize(("said", "waits"), [("2", 2.0), ("600", 8.0), ("nonsense", 8.0), ("-1", 8.0), ("nan", 8.0)])
+@pytest.mark.parametrize(("said", "waits"), [("2", 1.9), ("600", 8.0), ("nonsense", 8.0), ("-1", 8.0), ("nan", 8.0)])
 async def test_the_wait_ends_before_the_clients_patience(said: str, waits: float) -> None:
     gateway = Gateway(slots=1)
     gateway.post()
     waiting = gateway.post(x_priority="P0", x_stainless_read_timeout=said)
     assert isinstance(waiting, Waiting)
     assert waiting.longest_wait_s == waits
+
+
+@virtual
+async def test_the_policy_names_further_deadlines_and_the_smallest_wins() -> None:
+    headers = "[{name: X-Request-Timeout, unit: ms}, {name: grpc-timeout, unit: grpc}]"
+    gateway = Gateway(slots=1, policy=f"trust: {{headers: [x-priority]}}\ndeadlines: {{headers: {headers}}}")
+    gateway.post()
+    waits = [
+        gateway.post(x_priority="P0", x_request_timeout="2500"),
+        gateway.post(x_priority="P0", x_request_timeout="2500", grpc_timeout="1S"),
+        gateway.post(x_priority="P0", x_request_timeout="2500", x_stainless_timeout="2"),
+        gateway.post(x_priority="P0", x_request_timeout="0", x_deadline="1"),
+    ]
+    assert [waiting.longest_wait_s for waiting in waits if isinstance(waiting, Waiting)] == [2.375, 0.95, 1.9, 8.0]
+
+
+@virtual
+async def test_more_sequences_than_the_pool_has_slots_take_them_all_instead_of_waiting_for_ever() -> None:
+    gateway = Gateway(slots=4)
+    ticket = gateway.post({"prompt": ["x" * 40] * 3, "n": 4, "max_tokens": 10})
+    assert isinstance(ticket, Ticket)
+    assert ticket.cost == Cost(30, 30, 4)
+    assert isinstance(gateway.post(), Waiting)
 
 
 @virtual

@@ -13,7 +13,7 @@ from extproc.config.schema import DEFAULT_QUEUES
 from extproc.control import PERIOD_S, ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.controllers.protocol import Controller
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, PoolState
+from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, PoolState
 from extproc.sim.virtual_time import run_virtual
 
 ENGINE = "a:1"
@@ -26,6 +26,7 @@ class _Pool:
     def __init__(self, controller: Controller | None = None) -> None:
         self.clock = LoopClock(asyncio.get_running_loop())
         self.published: list[PoolState] = []
+        self.finished: list[Latency] = []
         self._fleet = Fleet(configured=(ENGINE,))
         self._changed: Callable[[], None] = lambda: None
         own = PoolController(PoolPolicy(), queues=DEFAULT_QUEUES, failure=FailurePolicy())
@@ -42,6 +43,10 @@ class _Pool:
 
     def demand(self, now: float) -> Demand:
         return Demand()
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        taken, self.finished = tuple(self.finished), []
+        return taken
 
     def says(self, usage: float) -> None:
         sample = EngineSample(engine=ENGINE, at=self.clock.now(), kv_usage=usage, kv_capacity_tokens=1000)
@@ -112,6 +117,27 @@ def test_each_step_sees_the_state_before_it() -> None:
     pool = run_virtual(main())
     assert [state.engines_reporting for state in pool.published] == [1, 2, 3]
     assert pool.loop.state == pool.published[-1]
+
+
+def test_each_finished_request_is_told_to_one_step() -> None:
+    class Listening:
+        def __init__(self) -> None:
+            self.heard: list[tuple[Latency, ...]] = []
+
+        def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
+            self.heard.append(demand.latencies)
+            return previous
+
+    async def main() -> list[tuple[Latency, ...]]:
+        listening = Listening()
+        pool = _Pool(listening)
+        pool.finished += [Latency(1.0), Latency(2.0)]
+        await _running(pool, 0.06)
+        pool.finished.append(Latency(3.0))
+        pool.loop.step()
+        return listening.heard
+
+    assert run_virtual(main()) == [(Latency(1.0), Latency(2.0)), (), (Latency(3.0),)]
 
 
 def test_a_bug_in_a_step_ends_the_task_group_that_owns_the_loop() -> None:

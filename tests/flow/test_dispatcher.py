@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from extproc.model import End, Outcome, Priority, Rejection
+from extproc.model import End, Load, Outcome, Priority, Rejection
 from extproc.queues.bands import MOST_PASSES
+from extproc.sim.virtual_time import VirtualTimeLoop
 from extproc.tickets import Ticket, Waiting
 from tests.support.pools import Pool, limited, reserving
 from tests.support.virtual import virtual
@@ -128,7 +129,7 @@ async def test_a_full_queue_refuses_the_newcomer() -> None:
 async def test_a_queue_of_size_zero_admits_while_there_is_room_and_never_queues() -> None:
     pool = Pool(limited(slots=1), "queues: [{priority: P1, name: one, maxQueueSize: 0, timeout: 15s}]")
     pool.ticket()
-    assert pool.refused().outcome is Outcome.QUEUE_FULL
+    assert pool.refused().outcome is Outcome.SHED
 
 
 @virtual
@@ -156,11 +157,11 @@ async def test_a_wait_ends_at_the_queues_time_out() -> None:
 
 
 @virtual
-async def test_a_wait_ends_at_the_clients_patience_and_before_envoys_maximum() -> None:
+async def test_a_wait_ends_before_the_clients_patience_and_before_envoys_maximum() -> None:
     policy = ALL_TAIL + "envoy: {maxMessageTimeout: 6s}"
     pool = Pool(limited(slots=1), policy)
     pool.ticket()
-    assert pool.waiting(P0, patience_s=2).longest_wait_s == 2
+    assert pool.waiting(P0, patience_s=2).longest_wait_s == 1.9
     assert pool.waiting(P0).longest_wait_s == 5
 
 
@@ -174,6 +175,65 @@ async def test_who_could_not_be_served_in_time_is_told_at_once() -> None:
     pool.ticket()
     pool.waiting()
     assert pool.refused(patience_s=5).outcome is Outcome.DEADLINE
+
+
+@virtual
+async def test_who_has_waited_as_long_as_its_client_allows_is_told_so() -> None:
+    pool = Pool(limited(slots=1), ALL_TAIL)
+    pool.ticket()
+    verdict = await pool.waiting(P0, patience_s=2).verdict
+    assert isinstance(verdict, Rejection)
+    assert verdict.outcome is Outcome.DEADLINE
+    assert asyncio.get_running_loop().time() == 1.9
+
+
+@virtual
+async def test_the_time_to_a_first_token_is_kept_free_of_waiting() -> None:
+    pool = Pool(replace(limited(slots=1), expected_ttft_s=1.5), ALL_TAIL)
+    pool.ticket()
+    assert pool.waiting(P0, patience_s=5).longest_wait_s == 3.25
+    assert pool.waiting(P0, patience_s=60).longest_wait_s == 8
+
+
+@virtual
+async def test_who_need_not_wait_takes_its_chance_with_slow_engines() -> None:
+    pool = Pool(replace(limited(slots=1), expected_ttft_s=5.0), ALL_TAIL)
+    assert isinstance(pool.send(patience_s=2), Ticket)
+    assert pool.refused(patience_s=2).outcome is Outcome.DEADLINE
+
+
+@virtual
+async def test_at_its_turn_a_request_whose_time_no_longer_suffices_is_refused_and_the_next_goes() -> None:
+    pool = Pool(limited(slots=1), ALL_TAIL)
+    first = pool.ticket()
+    short, long = pool.waiting(patience_s=6), pool.waiting(patience_s=60)
+    await asyncio.sleep(3)
+    pool.ledger.publish(replace(pool.ledger.state, expected_ttft_s=4.0))
+    assert not short.verdict.done()
+    first.end(End.COMPLETED)
+    refused, admitted = await short.verdict, await long.verdict
+    assert isinstance(refused, Rejection)
+    assert refused.outcome is Outcome.DEADLINE
+    assert isinstance(admitted, Ticket)
+    assert pool.slots_in_use == 1
+    assert pool.dispatcher.total == Load(1, 1)
+    assert pool.seen.outcomes == {Outcome.ADMITTED: 2, Outcome.DEADLINE: 1}
+
+
+@virtual
+async def test_no_request_enters_whose_client_has_given_up() -> None:
+    """Capacity frees in the very instant in which a late loop finds the client's time over."""
+    pool = Pool(limited(slots=1), ALL_TAIL)
+    first = pool.ticket()
+    waiting = pool.waiting(patience_s=2)
+    await asyncio.sleep(1.8)
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, VirtualTimeLoop)
+    loop.stall(0.2)
+    first.end(End.COMPLETED)
+    verdict = await waiting.verdict
+    assert isinstance(verdict, Rejection)
+    assert verdict.outcome is Outcome.DEADLINE
 
 
 @virtual

@@ -342,3 +342,13 @@ def test_pools_are_shown_in_the_policys_order(pools: str) -> None:
         assert list(service.names) == [pool.name for pool in service.pools.policy.pools]
 
     run()
+
+
+@virtual
+async def test_answers_are_timed_from_the_reload_on_that_names_a_controller_that_goes_by_latency() -> None:
+    running = Running(policy())
+    assert not running.ticket().worth_timing
+    running.use("[{controllers: [vegas]}]")
+    assert running.ticket().worth_timing
+    running.use("[{controllers: [watermark]}]")
+    assert not running.ticket().worth_timing

@@ -12,6 +12,7 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 
 from extproc.admission import Candidate, Pass
 from extproc.clock import LoopClock
+from extproc.config import Policy
 from extproc.model import End, HeaderChanges, Outcome, Rejection, RequestHead
 from extproc.ports import WireEvent
 from extproc.sim.virtual_time import VirtualTimeLoop, run_virtual
@@ -48,11 +49,14 @@ class FakeCall:
 class Driver:
     """A service over a spine, and Envoy's part in a stream."""
 
-    def __init__(self, *, limit: int = 1, timeout: str = "8s", gate: Gate | None = None) -> None:
+    def __init__(
+        self, *, limit: int = 1, timeout: str = "8s", gate: Gate | None = None, policy: Policy | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         clock = LoopClock(self.loop)
         self.observer = Remembering()
-        self.spine = Spine(limit=limit, clock=clock, observer=self.observer, policy=tail_queues(50, timeout=timeout))
+        policy = policy or tail_queues(50, timeout=timeout)
+        self.spine = Spine(limit=limit, clock=clock, observer=self.observer, policy=policy)
         chosen = gate or self.spine.admission
         self.service = ExtProcService(
             lambda: chosen, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy

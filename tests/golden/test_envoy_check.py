@@ -280,12 +280,21 @@ def test_without_max_message_timeout_nobody_could_queue(tmp_path: Path) -> None:
     ]
 
 
-def test_without_a_policy_a_wait_may_last_as_long_as_envoy_allows(tmp_path: Path) -> None:
-    assert checked(tmp_path, put(HCM, stream_idle_timeout=None), None) == [
-        f"error: {HCM}.stream_idle_timeout: expected longer than the longest wait (300s), or 0s; got nothing (300s): "
+def test_without_a_policy_a_wait_lasts_as_long_as_the_default_queues_allow(tmp_path: Path) -> None:
+    assert checked(tmp_path, put(HCM, stream_idle_timeout=None), None) == []
+    assert checked(tmp_path, put(HCM, stream_idle_timeout="60s"), None) == [
+        f"error: {HCM}.stream_idle_timeout: expected longer than the longest wait (60s), or 0s; got 60s: "
         "it counts while a request waits"
     ]
-    assert checked(tmp_path, put(HCM, stream_idle_timeout=None), POLICY) == []
+
+
+def test_a_backstop_below_what_the_policy_may_admit(tmp_path: Path) -> None:
+    policy = "pools: [{fixed: {limit: {requests: 700}}}]"
+    [finding] = [f for f in checked(tmp_path, unchanged, policy) if "max_requests" in f]
+    assert finding.endswith(
+        "expected at least 700, the requests that the policy may admit; got 600: "
+        "Envoy would refuse what extproc let through, whatever its priority"
+    )
 
 
 def test_queues_longer_than_the_extproc_cluster_takes(tmp_path: Path) -> None:

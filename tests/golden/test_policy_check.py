@@ -51,3 +51,26 @@ def test_warnings(tmp_path: Path, policy: str, warnings: list[str]) -> None:
     (report,) = check_files([str(file)])
     assert (report.kind, report.errors) == (FileKind.POLICY, ())
     assert [str(problem) for problem in report.warnings] == warnings
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("queues: &a [*a]", "aliases"),
+        ("&a [*a]", "aliases"),
+        (
+            "a0: &a0 [x]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 10)),
+            "aliases",
+        ),
+        ("[" * 3000, "not valid YAML"),
+        ("queues: !!timestamp x", "not valid YAML"),
+        ('queues: !!int ""', "not valid YAML"),
+    ],
+    ids=["its own item", "all its own item", "laughs", "deep", "no timestamp", "no number"],
+)
+def test_a_file_made_to_break_the_check_is_refused_and_does_not_hang(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "policy.yaml"
+    file.write_text(text)
+    [report] = check_files([str(file)])
+    assert not report.ok
+    assert said in report.errors[0].message

@@ -209,3 +209,14 @@ async def test_answers_are_short_work_for_the_loop(running: Running) -> None:
         begun = loop.time()
         assert (await running.get(path))[0] == 200
         assert loop.time() - begun < most_s, path
+
+
+async def test_many_pages_asked_for_together_leave_the_loop_to_others_in_between(running: Running) -> None:
+    """A thousand at once held up every decision until Envoy let all requests pass."""
+    pages = asyncio.gather(*(running.get("/metrics") for _ in range(200)))
+    turns = 0
+    while not pages.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert {status for status, _ in await pages} == {200}
+    assert turns >= 200

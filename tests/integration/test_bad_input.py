@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
-from collections.abc import AsyncIterator, Mapping
+import sys
+import zlib
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 import pytest_asyncio
 
 from extproc.sim.stack import Stack, StackOptions
 from tests.support.gateway import CHAT, Gateway, gateway_of
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SHORT = {**CHAT, "max_tokens": 2, "stream": False}
 
@@ -47,6 +55,15 @@ async def test_bodies_are_the_engines_to_refuse(gateway: Gateway, body: bytes, s
     assert reply.json["error"]["message"]
     assert "x-extproc-reason" not in reply.headers
     assert (await gateway.post(SHORT)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pack"), [("gzip", gzip.compress), ("deflate", zlib.compress), ("zstd", zstd.compress)]
+)
+async def test_compressed_bodies_are_served(gateway: Gateway, encoding: str, pack: Callable[[bytes], bytes]) -> None:
+    reply = await gateway.post(pack(json.dumps(SHORT).encode()), headers={"content-encoding": encoding})
+    assert reply.status == 200
+    assert reply.json["choices"]
 
 
 async def test_a_missing_model_is_the_engines_to_choose(gateway: Gateway) -> None:

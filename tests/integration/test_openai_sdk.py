@@ -41,6 +41,18 @@ async def test_served_at_once_and_streamed() -> None:
         assert sum(1 for chunk in chunks if chunk.choices and chunk.choices[0].delta.content) == 8
 
 
+async def test_several_prompts_and_embeddings_are_served() -> None:
+    async with sdk(retries=0) as (client, gateway):
+        completion = await client.completions.create(model="llama-3-8b", prompt=["one", "two"], n=3, max_tokens=4)
+        assert [choice.index for choice in completion.choices] == list(range(6))
+        embedded = await client.embeddings.create(model="llama-3-8b", input=["one", "two", "three"])
+        assert [vector.index for vector in embedded.data] == [0, 1, 2]
+        assert all(vector.embedding for vector in embedded.data)
+        assert embedded.usage.prompt_tokens == 4
+        assert (await gateway.pool())["priorities"]["P1"]["requests"] == {"admitted": 2}
+        await gateway.until_pool({"in_use": 0, "waiting": 0})
+
+
 async def test_refused_for_good_says_why() -> None:
     async with sdk(retries=0) as (client, gateway):
         await force(gateway, kv_usage=0.99)

@@ -18,7 +18,7 @@ from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.engines import scraper as scraper_module
 from extproc.engines.scraper import EngineStatus, Scraper
-from extproc.model import UNLIMITED, Demand, PoolState
+from extproc.model import UNLIMITED, Demand, Latency, PoolState
 from tests.support.metrics_server import Manner, MetricsServer, ScrapeLog, metrics_server
 
 
@@ -279,6 +279,9 @@ class _Published:
 
     def demand(self, now: float) -> Demand:
         return Demand()
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        return ()
 
     async def rejecting(self, expected: bool) -> float:
         """Waits for it and returns the loop's time of it."""

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 import pytest
 
+from extproc.files import envoy_yaml
 from extproc.sim.stack import Stack, StackOptions
 from tests.support.counting_engine import CountingEngine, counting_engine
 from tests.support.eventually import eventually
@@ -34,10 +35,12 @@ trust: {{headers: [x-priority]}}
 
 
 @asynccontextmanager
-async def limited_gateway(stream_s: float) -> AsyncIterator[tuple[CountingEngine, Gateway]]:
+async def limited_gateway(
+    stream_s: float, *, envoy: str | None = None
+) -> AsyncIterator[tuple[CountingEngine, Gateway]]:
     async with (
         counting_engine(stream_s) as engine,
-        Stack(StackOptions(policy=POLICY, engine_addresses=(engine.address,))) as stack,
+        Stack(StackOptions(policy=POLICY, engine_addresses=(engine.address,), envoy_yaml=envoy)) as stack,
         gateway_of(stack) as gateway,
     ):
         yield engine, gateway
@@ -137,8 +140,9 @@ async def test_sigterm_answers_who_waits_and_follows_who_runs() -> None:
 
 
 async def test_a_killed_service_fails_open_and_envoys_backstop_answers_with_retry_after() -> None:
-    async with limited_gateway(1.0) as (engine, gateway):
-        backstop = 128
+    backstop = 40
+    envoy = envoy_yaml().replace("max_requests: 600", f"max_requests: {backstop}")
+    async with limited_gateway(1.0, envoy=envoy) as (engine, gateway):
         gateway.stack.children["extproc"].send_signal(signal.SIGKILL)
         await eventually(lambda: not gateway.stack.children["extproc"].running)
         replies = await asyncio.gather(*(gateway.post() for _ in range(backstop + 20)))
@@ -148,6 +152,25 @@ async def test_a_killed_service_fails_open_and_envoys_backstop_answers_with_retr
     for reply in by_status[429]:
         assert int(reply.headers["retry-after"]) >= 1
         assert reply.json["error"]["code"] == "rate_limit_exceeded"
+
+
+async def test_a_service_that_drains_costs_nobody_an_answer() -> None:
+    """A graceful stop was an outage of the grace time: Envoy kept asking the only replica, which answered 503."""
+    async with limited_gateway(3.0) as (_, gateway):
+        running = asyncio.ensure_future(gateway.post())
+        await gateway.until_pool({"in_use": 1})
+        gateway.stack.children["extproc"].send_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            while not await drained(gateway):
+                pass
+        assert gateway.stack.children["extproc"].running
+        replies = await asyncio.gather(*(gateway.post() for _ in range(2 * LIMIT)), running)
+    assert [reply.status for reply in replies] == [200] * (2 * LIMIT + 1)
+
+
+async def drained(gateway: Gateway) -> bool:
+    async with gateway.http.get(gateway.stack.envoy_admin_url + "/clusters") as response:
+        return "/failed_active_hc" in await response.text()
 
 
 @pytest.mark.parametrize("headers", [{"x-priority": "P0"}, {"x-priority": "P0, P0"}, {"x-priority": ""}])

@@ -14,8 +14,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from extproc.clock import LoopClock
+from extproc.errors import CannotListen
 from extproc.wire.ext_proc import SERVICE, ExtProcService
-from extproc.wire.server import ListenFailed, WireServer
+from extproc.wire.server import WireServer
 from tests.support.eventually import eventually
 from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
@@ -94,7 +95,7 @@ async def test_a_running_stream_is_followed_up_to_the_grace_time() -> None:
 
 async def test_two_servers_do_not_share_a_port() -> None:
     async with served() as (server, _, _):
-        with pytest.raises(ListenFailed, match=server.address):
+        with pytest.raises(CannotListen, match=server.address):
             async with served(server.address):
                 pass
 
@@ -133,3 +134,18 @@ async def test_a_body_far_above_grpcs_default_limit_is_taken() -> None:
         assert (await call.read()).WhichOneof("response") == "request_body"
         assert spine.running == 1
         call.cancel()
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:99999", "nonsense", "unix:", "127.0.0.1"])
+async def test_an_address_that_is_none_is_refused_in_our_words(listen: str) -> None:
+    with pytest.raises(CannotListen, match="--listen: expected"):
+        async with served(listen):
+            pytest.fail("it must not come up")
+
+
+async def test_a_socket_that_somebody_serves_is_not_taken_from_him(tmp_path: Path) -> None:
+    listen = f"unix:{tmp_path}/grpc"
+    async with served(listen):
+        with pytest.raises(CannotListen, match="somebody else does"):
+            async with served(listen):
+                pytest.fail("it must not come up")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -27,8 +29,17 @@ class EnvoyOptions:
     graceful: bool = False
     allow_override: bool = True
     response_trailers: str = "SEND"
+    message_timeout: str = "0.25s"
     max_message_timeout: str = "300s"
     connection_buffer_bytes: int = 1 << 20
+
+
+def envoy_version() -> tuple[int, int]:
+    """Of the binary under test: major and minor."""
+    said = subprocess.run([envoy_binary(), "--version"], capture_output=True, text=True, check=True, timeout=20).stdout
+    found = re.search(r"/(\d+)\.(\d+)\.\d+", said)
+    assert found, said
+    return int(found[1]), int(found[2])
 
 
 @asynccontextmanager
@@ -128,7 +139,7 @@ def _ext_proc(options: EnvoyOptions) -> dict[str, Any]:
         "grpc_service": {"envoy_grpc": {"cluster_name": "extproc"}, "timeout": "0s"},
         "failure_mode_allow": True,
         "allow_mode_override": options.allow_override,
-        "message_timeout": "0.25s",
+        "message_timeout": options.message_timeout,
         "max_message_timeout": options.max_message_timeout,
         "processing_mode": {
             "request_header_mode": "SEND",

@@ -12,7 +12,7 @@ _CHUNK_S = 0.01
 
 
 class Upstream:
-    """Requests are told apart by their `x-name` header."""
+    """Requests are told apart by their `x-name` header. `bodies`: as they came, compressed or not."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -68,7 +68,7 @@ async def run_upstream() -> AsyncIterator[Upstream]:
     upstream = Upstream()
     app = web.Application(client_max_size=1 << 30)
     app.router.add_route("*", "/{path:.*}", upstream.answer)
-    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, auto_decompress=False)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.capacity import admissible
+from extproc.capacity import admissible, most_slots
 from extproc.model import NOTHING, Load, PoolState, Priority
 from extproc.ports import Want
 
@@ -52,6 +52,25 @@ def test_a_want_above_the_token_limit_goes_alone_but_slots_bind_always() -> None
     assert admissible(large, [NOTHING, NOTHING, Load(1, 1)], NOTHING, state(tokens=100)) == 0
     assert admissible(large, [NOTHING] * 3, NOTHING, state(tokens=100, slots=0)) == 0
     assert admissible(large, [NOTHING] * 3, NOTHING, state(tokens=0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "slots"),
+    [
+        (state(slots=8), (8, 8, 8)),
+        (state(slots=8, reserved=(2, 1)), (8, 6, 5)),
+        (state(slots=2.7), (2, 2, 2)),
+        (state(slots=2, reserved=(2, 0)), (2, 1, 1)),
+        (state(slots=0), (1, 1, 1)),
+        (state(tokens=100), (math.inf, math.inf, math.inf)),
+    ],
+)
+def test_what_an_empty_pool_leaves(limit: PoolState, slots: tuple[float, float, float]) -> None:
+    assert tuple(most_slots(limit, priority) for priority in Priority) == slots
+    for priority, most in zip(Priority, slots, strict=True):
+        if 1 < most < math.inf:
+            assert admissible([Want(priority, Load(1, most))], [NOTHING] * 3, NOTHING, limit) == 1
+            assert admissible([Want(priority, Load(1, most + 1))], [NOTHING] * 3, NOTHING, limit) == 0
 
 
 loads = st.builds(Load, st.integers(0, 300).map(float), st.integers(0, 5).map(float))

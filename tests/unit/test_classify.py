@@ -58,6 +58,9 @@ def test_what_is_not_inference_passes(method: str, path: str) -> None:
         ("/v1/completions/", Api.OPENAI, True),
         ("/openai/deployments/x/chat/completions", Api.OPENAI, True),
         ("/v1/responses", Api.OPENAI, True),
+        ("/v1/chat%2Fcompletions", Api.OPENAI, True),
+        ("/v1%2fchat/completion%73?x=%3F", Api.OPENAI, True),
+        ("/v1/completions%2F", Api.OPENAI, True),
         ("/v1/messages", Api.ANTHROPIC, True),
         ("/v1/embeddings", Api.OPENAI, False),
         ("/v1/rerank", Api.OPENAI, False),
@@ -140,3 +143,11 @@ def test_without_rules_on_the_body_the_headers_settle_it() -> None:
     assert found is not None
     assert found.settled
     assert TRUSTING.body(post(), found, BodyFacts(model="vip")) == (P2, "default")
+
+
+def test_a_rule_on_a_path_holds_however_the_client_spells_it() -> None:
+    """vLLM's router decodes the path: a spelling must not slip past the rule, nor past the limit."""
+    ruled = Untenanted(parse_policy("classification: [{when: {path: /v1/embeddings}, priority: P2}]"))
+    found = ruled.head(post("/v1%2Fembedding%73"))
+    assert found is not None
+    assert found.priority == P2

@@ -65,7 +65,7 @@ def test_auto_is_theta_of_what_the_reporting_engines_hold() -> None:
     bench.sees("a:1", at=0)
     bench.sees("b:2", at=0, capacity=30_000)
     state = bench.step(0)
-    assert state.limits[0] == Load(32_000, math.inf)
+    assert state.limits[0] == Load(32_000, 512)
     assert state.rejection == (0, 0, 0)
     assert state.engines_reporting == 2
     assert state.engine_max_tokens == 30_000
@@ -97,13 +97,13 @@ def test_blind_admits_half_within_half_of_the_last_good_limit() -> None:
     bench.sees("b:2", at=0)
     bench.step(0)
     state = bench.step(2)
-    assert state.limits[0] == Load(8_000, math.inf)
+    assert state.limits[0] == Load(8_000, 256)
     assert state.rejection == (0, 0, 1)
     assert state.engines_reporting == 0
     assert state.engine_max_tokens == 10_000
     assert state.saturation >= state.pressure_at
     assert state.reason == "engines-silent"
-    assert bench.step(600).limits[0] == Load(8_000, math.inf), "stays, and is not halved again"
+    assert bench.step(600).limits[0] == Load(8_000, 256), "stays, and is not halved again"
 
 
 def test_blindness_that_comes_engine_by_engine_still_leaves_half() -> None:
@@ -231,6 +231,15 @@ def test_expected_output_is_weighted_by_requests_and_remembered() -> None:
     assert bench.step(0).expected_output_tokens == pytest.approx(140)
     assert bench.step(10).expected_output_tokens == pytest.approx(140)
     assert mean_output_tokens((EngineSample(engine="x", at=0),)) is None
+
+
+def test_time_to_first_token_is_of_engines_that_had_some_lately_and_is_forgotten_with_them() -> None:
+    bench = _Bench()
+    bench.samples = {"a:1": EngineSample(engine="a:1", at=0, ttft_mean_s=2.0), "b:2": EngineSample(engine="b:2", at=0)}
+    assert bench.step(0).expected_ttft_s == 2.0
+    bench.samples["b:2"] = EngineSample(engine="b:2", at=0, ttft_mean_s=1.0)
+    assert bench.step(0).expected_ttft_s == 1.5
+    assert bench.step(10).expected_ttft_s is None
 
 
 def test_memory_survives_a_reload() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import CostPolicy
-from extproc.cost import estimate, read_body, surely_too_large
+from extproc.cost import estimate, read_body, surely_too_large, unread_length
 from extproc.model import BodyFacts, Cost
 
 POLICY = CostPolicy()
@@ -34,6 +35,21 @@ def facts(**body: object) -> BodyFacts:
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": "x" * 400}]}]}, 104),
         ({"system": "s" * 40, "messages": [{"role": "user", "content": "x" * 400}]}, 114),
         ({"messages": [{"role": "user", "content": "é" * 200}]}, 104),
+        ({"prompt": "x" * 40, "suffix": "y" * 40}, 20),
+        ({"prompt": [["a"], ["b" * 39]]}, 10),
+        ({"instructions": "i" * 40, "input": "x" * 400}, 110),
+        ({"input": [[1, 2, 3], [4, 5]]}, 5),
+        ({"input": "x" * 400, "previous_response_id": "resp_1"}, 1100),
+        ({"input": "x" * 400, "previous_response_id": None}, 100),
+        ({"query": "q" * 40, "documents": ["d" * 400, "e" * 400]}, 220),
+        ({"query": "q" * 40, "documents": [{"text": "d" * 400}]}, 110),
+        ({"text_1": "q" * 40, "text_2": ["d" * 400, "e" * 400]}, 220),
+        ({"text_1": ["q" * 40, "r" * 40], "text_2": ["d" * 400, "e" * 400]}, 220),
+        ({"queries": ["q" * 40], "documents": ["d" * 400] * 3}, 330),
+        ({"text_1": "q" * 40, "text_2": "d" * 400}, 110),
+        ({"queries": "q" * 40, "items": ["d" * 400]}, 110),
+        ({"data_1": "q" * 40, "data_2": ["d" * 400]}, 110),
+        ({"query": 7, "documents": None}, 1),
         ({}, 1),
     ],
 )
@@ -44,6 +60,67 @@ def test_prompt_tokens_of_every_prompt_form(body: dict[str, object], tokens: int
 def test_an_image_counts_flat_whatever_its_bytes() -> None:
     picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 1_000_000}}
     assert facts(messages=[{"role": "user", "content": [picture]}]).prompt_tokens == 1004
+
+
+@pytest.mark.parametrize(
+    ("part", "tokens"),
+    [
+        ({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "A" * 99_999}}, 1000),
+        ({"type": "image", "source": {"type": "url", "url": "https://example.com/a.png"}}, 1000),
+        ({"type": "document", "source": {"type": "base64", "data": "A" * 99_999}}, 1000),
+        ({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "d" * 4000}}, 1000),
+        ({"type": "document", "source": {"type": "content", "content": [{"type": "text", "text": "d" * 80}]}}, 20),
+        ({"type": "input_image", "image_url": "data:image/png;base64," + "A" * 99_999}, 1000),
+        ({"type": "input_file", "filename": "a.pdf", "file_data": "A" * 99_999}, 1000),
+        ({"type": "input_audio", "input_audio": {"data": "A" * 99_999}}, 1000),
+        ({"type": "tool_use", "id": "t" * 99, "name": "edit", "input": {"source": "s" * 396}}, 100),
+        ({"type": "tool_result", "tool_use_id": "abcd", "content": [{"type": "text", "text": "r" * 396}]}, 100),
+        ({"type": "thinking", "thinking": "t" * 400, "signature": "s" * 4000}, 100),
+        ({"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "e" * 4000}, 0),
+    ],
+)
+def test_parts_of_every_api(part: dict[str, object], tokens: int) -> None:
+    assert facts(messages=[{"role": "user", "content": [part]}]).prompt_tokens == 4 + tokens
+
+
+@pytest.mark.parametrize(
+    ("body", "sequences"),
+    [
+        ({"prompt": "one"}, 1),
+        ({"prompt": ["one", "two", "three"]}, 3),
+        ({"prompt": [1, 2, 3]}, 1),
+        ({"prompt": [[1, 2], [3]]}, 2),
+        ({"prompt": []}, 1),
+        ({"prompt": {"id": "a stored one"}}, 1),
+        ({"prompt": ["one", "two"], "n": 4}, 8),
+        ({"prompt": "one", "n": 2, "best_of": 5}, 5),
+        ({"prompt": "one", "n": 2, "best_of": None}, 2),
+        ({"prompt": "one", "n": 10**9}, 128),
+        ({"prompt": ["x"] * 5000}, 2048),
+        ({"messages": [], "n": 3}, 3),
+        ({"input": ["one", "two"]}, 1),
+    ],
+)
+def test_sequences_of_every_prompt_form(body: dict[str, object], sequences: int) -> None:
+    assert facts(**body).sequences == sequences
+
+
+@pytest.mark.parametrize(
+    ("announced", "compressed", "unfolded", "length"),
+    [
+        (1000, False, 0, 1000),
+        (None, False, 0, None),
+        (1000, True, 0, 4000),
+        (1000, True, 1 << 20, 1 << 20),
+        (None, True, 0, None),
+        (None, True, 500, 500),
+        (0, True, 0, 0),
+    ],
+)
+def test_the_length_of_a_body_that_is_not_read(
+    announced: int | None, compressed: bool, unfolded: int, length: int | None
+) -> None:
+    assert unread_length(announced, POLICY, compressed=compressed, unfolded=unfolded) == length
 
 
 def test_tools_count_by_their_bytes() -> None:
@@ -90,7 +167,10 @@ json_values = st.recursive(
     max_leaves=20,
 )
 members = st.sampled_from(
-    ["model", "messages", "prompt", "input", "system", "tools", "max_tokens", "n", "service_tier", "role"]
+    [
+        *("model", "messages", "prompt", "suffix", "input", "system", "tools", "max_tokens", "n", "best_of", "role"),
+        *("service_tier", "query", "queries", "documents", "text_1", "text_2", "previous_response_id"),
+    ]
 )
 
 
@@ -101,7 +181,7 @@ def test_no_json_raises_and_costs_are_counts(body: dict[str, object]) -> None:
     cost = estimate(found, POLICY, length_bytes=None, generates=True, expected_output_tokens=None)
     assert cost.prompt_tokens >= 1
     assert cost.output_tokens >= 1
-    assert 1 <= cost.sequences <= 128
+    assert 1 <= cost.sequences <= 4 * 128
 
 
 @pytest.mark.parametrize(
@@ -133,3 +213,29 @@ def test_too_large_needs_to_be_sure() -> None:
     assert not surely_too_large(BodyFacts(prompt_tokens=8000), 4096)
     assert surely_too_large(BodyFacts(prompt_tokens=8200), 4096)
     assert not surely_too_large(BodyFacts(), 4096)
+
+
+@pytest.mark.parametrize("value", [b"{}", b"[]", b"0", b'""', b'{"a":[]}'])
+def test_a_body_of_very_many_values_is_costed_by_its_length_and_soon(value: bytes) -> None:
+    """They took the event loop a microsecond each: with a few such bodies Envoy let everybody pass."""
+    count = (4 << 20) // (len(value) + 1)
+    body = b'{"model": "m", "max_tokens": 7, "n": 2, "messages": [[],' + b",".join([value] * count) + b"]}"
+    start = time.perf_counter()
+    read = read_body(body, POLICY)
+    assert time.perf_counter() - start < 0.15
+    assert read is not None
+    assert (read.model, read.prompt_tokens, read.max_output_tokens, read.sequences) == ("m", None, 7, 2)
+    cost = estimate(read, POLICY, length_bytes=len(body), generates=True, expected_output_tokens=None)
+    assert cost.prompt_tokens == round(len(body) * POLICY.tokens_per_byte)
+    assert cost.output_tokens == 7
+
+
+def test_a_long_text_is_still_read() -> None:
+    assert facts(prompt="Some words, some more, [and] {others}. " * 7_000).prompt_tokens == 68_250
+
+
+@pytest.mark.parametrize(("length", "tokens"), [(1 << 20, 262_144), (2_700_000, 5_273), (20_000_000, 39_062)])
+def test_a_long_body_that_nobody_read_is_costed_as_pictures(length: int, tokens: int) -> None:
+    """As text a photo of 2 MB took the whole pool: it waited until that was empty, and everybody behind it."""
+    cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
+    assert cost == Cost(tokens, 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 
@@ -74,3 +75,10 @@ def test_the_first_name_present_wins() -> None:
     assert found is not None
     assert found[0].value == 2.0
     assert scan.first("x:a_total") is None
+
+
+def test_a_megabyte_of_blanks_is_read_in_no_time() -> None:
+    """Two neighbouring patterns for blanks took time in the square of their number: the event loop stood still."""
+    start = time.perf_counter()
+    assert _values("x:a" + " " * 1_000_000 + "\n") == []
+    assert time.perf_counter() - start < 1.0

@@ -59,6 +59,23 @@ def test_rates_and_means_over_the_window() -> None:
     assert sample.tpot_p95_s == pytest.approx(0.01 + 0.95 * 0.02)
 
 
+def test_one_short_warm_up_is_not_the_mean_of_answers() -> None:
+    sampler = _sampler()
+    sampler.sample(0, _reading(0))
+    for t in range(1, 100):
+        sample = sampler.sample(float(t), _reading(float(t), output=Histogram(1, 1)))  # type: ignore[arg-type]
+    assert sample.mean_output_tokens is None
+
+
+def test_rare_answers_are_waited_for() -> None:
+    """Eight answers in forty seconds tell as much as eight in five."""
+    sampler = _sampler()
+    for t in range(60):
+        answers = Histogram(t // 5, 700.0 * (t // 5))
+        sample = sampler.sample(float(t), _reading(float(t), output=answers))  # type: ignore[arg-type]
+    assert sample.mean_output_tokens == 700
+
+
 def test_only_the_last_seconds_count() -> None:
     sampler = _sampler()
     _run(sampler, 10)
@@ -152,3 +169,9 @@ def test_thaws_with_the_first_token() -> None:
 def test_quantiles(q: float, buckets: tuple[tuple[float, float], ...], expected: float | None) -> None:
     found = Histogram(100, 1, buckets).quantile(q)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_less_than_one_observation_has_no_mean() -> None:
+    """1e18 tokens in 1e-300 requests are an infinite mean, which no request's cost can be."""
+    assert Histogram(1e-300, 1e18).mean is None
+    assert Histogram(1.0, 5.0).mean == 5.0

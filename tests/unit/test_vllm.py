@@ -130,3 +130,24 @@ def test_time_per_token_under_both_names(name: str) -> None:
 def test_openmetrics_of_the_rust_front_end() -> None:
     text = "# TYPE vllm:prompt_tokens counter\n" + MINIMAL + 'vllm:prompt_tokens_total 7 # {id="x"} 1\n# EOF'
     assert _read(text, "application/openmetrics-text; version=1.0.0").prompt_tokens == 7
+
+
+@pytest.mark.parametrize("name", ["num_requests_running", "num_requests_waiting", "generation_tokens_total"])
+def test_values_that_no_engine_can_have_are_missing_and_do_not_add_up_to_infinity(name: str) -> None:
+    """Two of 1.7e308 are infinite together, which ended the service."""
+    reading = _read(
+        f"""
+        vllm:num_requests_running{{engine="0"}} 3
+        vllm:num_requests_waiting{{engine="0"}} 2
+        vllm:kv_cache_usage_perc{{engine="0"}} 0.25
+        vllm:generation_tokens_total{{engine="0"}} 7
+        vllm:{name}{{engine="1"}} 1.7e308
+        vllm:{name}{{engine="2"}} 1.7e308
+    """
+    )
+    values = {
+        "num_requests_running": reading.running,
+        "num_requests_waiting": reading.waiting,
+        "generation_tokens_total": reading.generation_tokens,
+    }
+    assert values[name] is None

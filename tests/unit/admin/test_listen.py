@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from extproc.admin.http import split_address
 from extproc.errors import CannotListen
+from extproc.listen import split_address
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from extproc.errors import CannotListen
     ],
 )
 def test_good(listen: str, host: str, port: int) -> None:
-    assert split_address(listen) == (host, port)
+    assert split_address("--admin-listen", listen) == (host, port)
 
 
 @pytest.mark.parametrize(
@@ -27,4 +27,4 @@ def test_good(listen: str, host: str, port: int) -> None:
 )
 def test_bad_addresses_say_what_was_expected(listen: str) -> None:
     with pytest.raises(CannotListen, match=r"--admin-listen: expected host:port such as 127\.0\.0\.1:8080"):
-        split_address(listen)
+        split_address("--admin-listen", listen)

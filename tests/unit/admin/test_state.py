@@ -40,6 +40,7 @@ def test_a_pool() -> None:
     assert pool["state_age_s"] == 0.5
     assert pool["engines_reporting"] == 1
     assert pool["expected_output_tokens"] is None
+    assert pool["expected_ttft_s"] is None
 
 
 def test_a_priority_of_a_pool() -> None:

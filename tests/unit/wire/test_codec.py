@@ -109,6 +109,15 @@ class TestDecode:
         message.response_headers.headers.headers.add(key=":status", raw_value=b"2x")
         assert codec.decode(message.SerializeToString()).event == events.ResponseHeaders(None)
 
+    def test_numbers_longer_than_python_reads_are_none(self) -> None:
+        """It refuses more than 4300 digits with an error, and after an error of ours a request passes."""
+        message = official.ProcessingRequest()
+        message.response_headers.headers.headers.add(key=":status", raw_value=b"9" * 5000)
+        assert codec.decode(message.SerializeToString()).event == events.ResponseHeaders(None)
+        event = codec.decode(_request_headers(("content-length", b"9" * 5000)).SerializeToString()).event
+        assert isinstance(event, events.RequestHeaders)
+        assert event.head.content_length is None
+
     def test_bodies_and_trailers(self) -> None:
         body = official.ProcessingRequest()
         body.request_body.body, body.request_body.end_of_stream = b"{}", True
@@ -162,8 +171,11 @@ class TestReplies:
             "modeOverride": {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED"},
         }
 
-    def test_asking_for_what_fits_of_the_body(self) -> None:
-        assert _read(codec.ASK_BODY_SO_FAR)["modeOverride"] == {**_ADMITTED_MODE, "requestBodyMode": "BUFFERED_PARTIAL"}
+    def test_sampling_asks_for_the_chunks_of_the_response_and_restates_the_rest(self) -> None:
+        assert _read(codec.SAMPLE) == {
+            "responseHeaders": {},
+            "modeOverride": {**_ADMITTED_MODE, "responseBodyMode": "STREAMED"},
+        }
 
     def test_admitted_from_headers_restates_the_mode(self) -> None:
         changes = HeaderChanges(set=(("x-vllm-priority", "1"),), remove=("x-priority",))

@@ -24,7 +24,7 @@ RESP_TRAILERS = events.ResponseTrailers()
 EVERYTHING = [REQ_HEADERS, REQ_BODY, REQ_TRAILERS, RESP_HEADERS, RESP_BODY, RESP_TRAILERS, events.Unknown()]
 
 Step = Event | str
-"""A message, or what admission said: `ask_body`, `admitted`, `passed`, `refused`."""
+"""A message, or what was answered: `ask_body`, `admitted`, `passed`, `refused`, `ask_chunks`."""
 
 
 def _play(steps: Sequence[Step]) -> tuple[Session, list[Command]]:
@@ -50,6 +50,20 @@ TABLE: list[tuple[str, list[Step], list[Command], Phase, End]] = [
         "admitted from headers, trailers SEND",
         [REQ_HEADERS, "admitted", RESP_HEADERS],
         [Arrive(HEAD), go(Kind.RESPONSE_HEADERS)],
+        Phase.RESPONDING,
+        End.COMPLETED,
+    ),
+    (
+        "the chunks of the response are asked for",
+        [REQ_HEADERS, "admitted", RESP_HEADERS, "ask_chunks", RESP_BODY, RESP_BODY],
+        [Arrive(HEAD), go(Kind.RESPONSE_HEADERS), go(Kind.RESPONSE_BODY), go(Kind.RESPONSE_BODY)],
+        Phase.RESPONDING,
+        End.COMPLETED,
+    ),
+    (
+        "chunks of the response come unasked",
+        [REQ_HEADERS, "admitted", RESP_HEADERS, RESP_BODY],
+        [Arrive(HEAD), go(Kind.RESPONSE_HEADERS), odd(Kind.RESPONSE_BODY)],
         Phase.RESPONDING,
         End.COMPLETED,
     ),
