@@ -117,7 +117,7 @@ def check(files: Annotated[list[Path], typer.Argument(help="Policy files and Env
     from extproc.check import check_files, render
 
     reports = check_files([str(file) for file in files])
-    typer.echo(render(reports), nl=False)
+    typer.echo(render(reports).encode("utf-8", "backslashreplace").decode(), nl=False)
     if any(report.errors for report in reports):
         raise typer.Exit(1)
 

@@ -100,6 +100,7 @@ class Dispatcher:
             verdict=place.future,
             longest_wait_s=max(0.0, waiter.deadline - now),
             on_leave=lambda ghost: self._leave(waiter, ghost=ghost),
+            soon=not waiter.judged,
         )
 
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:

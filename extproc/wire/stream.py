@@ -28,8 +28,9 @@ from extproc.wire.shared import Context, Gate, Shared
 
 _log = structlog.get_logger(__name__)
 
-OVERRIDE_MARGIN_S = 1.0
-"""Added to the longest wait when Envoy is told how long to wait: our answer must be first."""
+OVERRIDE_MARGIN_S = 5.0
+"""Added to the longest wait when Envoy is told how long to wait, up to its maximum: our answer must be first, also after
+Envoy or its machine stood still for a while."""
 SOON_S = 0.03
 """A verdict that comes sooner, as after a round trip to the shared state, costs no message to Envoy."""
 SOON_SHARE = 0.1
@@ -207,8 +208,9 @@ class Stream:
         """True when the verdict is there; False when the stream ended before."""
         ahead = self._read_ahead()
         either: set[asyncio.Future[Any]] = {ahead, waiting.verdict}
-        soon_s = min(SOON_S, SOON_SHARE * self._timeout_s)
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=soon_s)
+        if waiting.soon:
+            soon_s = min(SOON_S, SOON_SHARE * self._timeout_s)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=soon_s)
         if not (waiting.verdict.done() or _ended(ahead)):
             envoy = self._shared.envoy()
             override_s = min(waiting.longest_wait_s + OVERRIDE_MARGIN_S, envoy.max_message_timeout_s)

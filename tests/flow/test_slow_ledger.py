@@ -72,6 +72,8 @@ class SlowPool:
 async def test_a_batch_request_beside_an_urgent_one_is_not_taken_for_a_queue() -> None:
     pool = SlowPool(slots=10)
     urgent, batch = pool.send(P0), pool.send(P2)
+    assert urgent.soon
+    assert batch.soon
     assert isinstance(await urgent.verdict, Ticket)
     assert isinstance(await batch.verdict, Ticket)
     assert pool.seen.outcomes == {Outcome.ADMITTED: 2}

@@ -20,6 +20,7 @@ from extproc.tickets import Ticket, Waiting
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.modes import IGNORES_OVERRIDE, NO_BODIES
 from extproc.wire.shared import Gate
+from extproc.wire.stream import OVERRIDE_MARGIN_S
 from tests.support.observing import Remembering
 from tests.support.spine import Spine, tail_queues
 
@@ -57,11 +58,15 @@ class Driver:
         self.observer = Remembering()
         policy = policy or tail_queues(50, timeout=timeout)
         self.spine = Spine(limit=limit, clock=clock, observer=self.observer, policy=policy)
-        chosen = gate or self.spine.admission
+        self.gate: Gate = gate or self.spine.admission
         self.service = ExtProcService(
-            lambda: chosen, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy
+            lambda: self.gate, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy
         )
         self.service.start()
+
+    def through(self, gate: Gate) -> None:
+        """For streams to come."""
+        self.gate = gate
 
     def open(self) -> Exchange:
         return Exchange(self.service)
@@ -186,10 +191,9 @@ async def test_waiting_sends_one_override_and_then_the_verdict() -> None:
     running = await driver.occupy()
     waiter = driver.open()
     await waiter.headers()
-    await asyncio.sleep(0.5)
-    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 9
+    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 8 + OVERRIDE_MARGIN_S
     assert len(waiter.call.written) == 1
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(2)
     await running.eof()
     await settle()
     assert waiter.last() == "request_headers"
@@ -198,10 +202,26 @@ async def test_waiting_sends_one_override_and_then_the_verdict() -> None:
     assert driver.spine.running == 1
 
 
+class SoonGate:
+    """Every wait is one for a word that is on its way, as over a network."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.arrive = gate.arrive
+        self.header_changes = gate.header_changes
+
+    def decide(self, candidate: Candidate, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
+        answer = self.gate.decide(candidate, body)
+        if isinstance(answer, Waiting):
+            answer.soon = True
+        return answer
+
+
 @flow
-async def test_a_verdict_that_comes_soon_costs_no_other_message() -> None:
+async def test_a_verdict_that_is_on_its_way_costs_no_other_message() -> None:
     driver = Driver()
     running = await driver.occupy()
+    driver.through(SoonGate(driver.spine.admission))
     waiter = driver.open()
     await waiter.headers()
     await asyncio.sleep(0.02)  # a long round trip to the shared state; Envoy waits 250 ms
@@ -212,14 +232,17 @@ async def test_a_verdict_that_comes_soon_costs_no_other_message() -> None:
 
 
 @flow
-async def test_a_client_that_leaves_before_envoy_was_told_to_wait_is_gone_from_the_queue() -> None:
+async def test_a_verdict_that_does_not_come_soon_after_all_gets_envoys_patience() -> None:
     driver = Driver()
     await driver.occupy()
-    waiter = driver.open()
+    driver.through(SoonGate(driver.spine.admission))
+    waiter, leaver = driver.open(), driver.open()
     await waiter.headers()
-    await waiter.eof()
-    assert driver.spine.waiting == 0
-    assert waiter.call.written == []
+    await leaver.headers()
+    await leaver.eof()
+    await asyncio.sleep(0.03)
+    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 8 + OVERRIDE_MARGIN_S
+    assert (driver.spine.waiting, leaver.call.written) == (1, [])
 
 
 @flow
@@ -273,7 +296,7 @@ async def test_a_wait_that_outlived_envoys_timer_in_a_stall_becomes_ghost_load()
     await driver.occupy()
     waiter = driver.open()
     await waiter.headers()
-    driver.stall(9.5)
+    driver.stall(8 + OVERRIDE_MARGIN_S + 0.5)
     waiter.call.incoming.put_nowait(grpc.aio.EOF)
     waiter.task.cancel()
     await asyncio.wait({waiter.task})
