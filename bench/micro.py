@@ -70,7 +70,7 @@ def build_admission(policy: Policy, metrics: Metrics) -> Admission:
     clock = LoopClock(asyncio.get_running_loop())
     pools = [Pool(p, policy, scrape=False, clock=clock, observer=metrics, random=Random(1)) for p in policy.pools]
     for pool in pools:
-        pool.ledger.publish(_ample(pool))
+        pool.publisher.publish(_ample(pool))
     return Admission(policy, {pool.name: pool.dispatcher for pool in pools}, metrics)
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
@@ -19,6 +21,7 @@ from extproc.config import Policy, load_policy, masked, to_plain
 from extproc.pools import Pools
 from extproc.reload import Reloader
 from extproc.snapshots import ServiceSnapshot, WireSnapshot
+from extproc.state.redis import RedisState
 from extproc.wire.ext_proc import ExtProcService
 from extproc.wire.server import WireServer
 
@@ -30,13 +33,28 @@ MOST_BODY_BYTES = (1 << 30) - 1
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The flags of `extproc serve`. `grace_s`: how long running requests are followed after SIGTERM."""
+    """The flags of `extproc serve`. `grace_s`: how long running requests are followed after SIGTERM. `listen` None: no
+    requests come here, it only watches the engines for the replicas (`extproc scrape`). `redis_url` None: one replica."""
 
     policy_file: str
-    listen: str = "127.0.0.1:50051"
+    listen: str | None = "127.0.0.1:50051"
     admin_listen: str = "127.0.0.1:8080"
     scrape: bool = True
     grace_s: float = 25.0
+    redis_url: str | None = None
+    redis_prefix: str = "extproc"
+
+
+class NoWire:
+    """In place of the wire, where no requests come."""
+
+    address, serving, streams, warnings = "", True, 0, ()
+
+    async def start(self) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
 
 
 class Service:
@@ -48,8 +66,10 @@ class Service:
         self._started_at = clock.now()
         self._draining = False
         self._metrics = Metrics(pool.name for pool in policy.pools)
+        self._store = self._open_store(options)
         self._pools = Pools(
             policy,
+            store=self._store,
             scrape=options.scrape,
             clock=clock,
             observer=self._metrics,
@@ -64,12 +84,28 @@ class Service:
             clock=clock,
             envoy=lambda: self._pools.policy.envoy,
         )
-        self._wire = WireServer(service, listen=options.listen, max_body_bytes=MOST_BODY_BYTES)
+        self._wire: WireServer | NoWire = (
+            WireServer(service, listen=options.listen, max_body_bytes=MOST_BODY_BYTES) if options.listen else NoWire()
+        )
         self._admin = AdminServer(
             listen=options.admin_listen,
             source=self,
             metrics=self._metrics,
             policy_view=lambda: masked(to_plain(self._pools.policy)),
+        )
+
+    def _open_store(self, options: ServeOptions) -> RedisState | None:
+        """The name of this process is new at each start: what a former one held is not ours."""
+        if options.redis_url is None:
+            return None
+        return RedisState(
+            options.redis_url,
+            options.redis_prefix,
+            process=f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}",
+            clock=self._clock,
+            watch=self._metrics,
+            may_lead=options.scrape,
+            asks=options.listen is not None,
         )
 
     def reload(self) -> None:
@@ -97,6 +133,8 @@ class Service:
         finally:
             await self._wire.stop(0)
             await self._admin.stop()
+            if self._store is not None:
+                await self._store.close()
             self._lag.stop()
 
     async def _drain(self) -> None:

@@ -1,33 +1,39 @@
-"""How many waiters fit a pool: the arithmetic of an ask. Pure, shared by every ledger."""
+"""How many waiters fit a pool, and how ghost load goes: the arithmetic of an ask. Pure, shared by every ledger."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from extproc.model import Load, PoolState
+from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Want
+
+GHOST_HOLD_S = 10.0
+"""How long ghost load is taken to be held while no request has yet ended to tell."""
+GHOST_GONE_SLOTS = 0.5
+"""Under half a slot it is gone."""
 
 
 def admissible(wants: Sequence[Want], in_use: Sequence[Load], ghosts: Load, state: PoolState) -> int:
-    """How many of the wants, from the front, may go now. The first that may not stops the line: none is passed over.
+    """How many of the wants, from the front, may go now. The first that may not stops the line: none is passed over."""
+    used = list(in_use)
+    for count, want in enumerate(wants):
+        if not fits(want, used, ghosts, state):
+            return count
+        used[want.priority] += want.load
+    return len(wants)
 
-    `in_use`: load held per priority over all replicas. A want of priority p fits when
+
+def fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bool:
+    """Whether a want may go while `used` per priority, over all replicas, and ghost load are held.
+
+    A want of priority p fits when
 
     - the total with it stays within `limits[p]`, and
     - for each priority q above p: the load of all below q with it stays within `limits[P0] - reserved[q]`.
 
     A want larger by tokens than its limit would never fit: it goes when the pool is otherwise empty. Slots bind always.
     """
-    used = list(in_use)
-    for count, want in enumerate(wants):
-        if not _fits(want, used, ghosts, state):
-            return count
-        used[want.priority] += want.load
-    return len(wants)
-
-
-def _fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bool:
     total = sum(used, ghosts)
     needed = want.load
     if total.empty and 0 < state.limits[want.priority].tokens < needed.tokens:
@@ -57,3 +63,30 @@ def most_slots(state: PoolState, priority: int) -> float:
     left += [state.limits[0].slots - state.reserved[above].slots for above in range(priority)]
     least = min(left)
     return least if least == math.inf else max(1, math.floor(least))
+
+
+def faded(load: Load, for_s: float, hold_s: float) -> Load:
+    """What is left of ghost load that is held for a mean of `hold_s` after `for_s`: dg/dt = -g/h, its share of the drain."""
+    left = load.scaled(math.exp(-for_s / hold_s))
+    return left if left.slots >= GHOST_GONE_SLOTS else NOTHING
+
+
+class Ghosts:
+    """One replica's ghost load, fading. `hold_s`: how long load is held in the mean."""
+
+    __slots__ = ("_at", "_load", "hold_s")
+
+    def __init__(self, now: float) -> None:
+        self._load = NOTHING
+        self._at = now
+        self.hold_s = GHOST_HOLD_S
+
+    def add(self, load: Load, now: float) -> None:
+        self._load = self.left(now) + load
+
+    def left(self, now: float) -> Load:
+        """Ghost load now."""
+        if not self._load.empty:
+            self._load = faded(self._load, now - self._at, self.hold_s)
+        self._at = now
+        return self._load

@@ -17,6 +17,11 @@ from extproc.errors import ExtprocError
 T = TypeVar("T")
 E = TypeVar("E", bound=StrEnum)
 
+_REDIS_URL = (
+    "Redis or Valkey that the replicas share limits by. Schemes: redis, rediss, unix, redis+sentinel, redis+cluster."
+)
+_REDIS_PREFIX = "First part of every key: one per group of replicas."
+
 app = typer.Typer(
     name="extproc",
     help="Overload protection for LLM inference behind Envoy.",
@@ -57,6 +62,8 @@ def serve(
         float,
         typer.Option(envvar="EXTPROC_GRACE", min=0, help="Seconds that running requests are followed on SIGTERM."),
     ] = 25.0,
+    redis_url: Annotated[str | None, typer.Option(envvar="REDIS_URL", help=_REDIS_URL)] = None,
+    redis_prefix: Annotated[str, typer.Option(envvar="EXTPROC_REDIS_PREFIX", help=_REDIS_PREFIX)] = "extproc",
     log_format: Annotated[str, typer.Option(envvar="EXTPROC_LOG_FORMAT", help="text or json.")] = "text",
     log_level: Annotated[str, typer.Option(envvar="EXTPROC_LOG_LEVEL", help="debug, info, warning or error.")] = "info",
 ) -> None:
@@ -66,7 +73,40 @@ def serve(
 
     setup(_one_of(LogFormat, log_format, "--log-format"), level=_level(log_level))
     options = ServeOptions(
-        policy_file=str(policy), listen=listen, admin_listen=admin_listen, scrape=not no_scrape, grace_s=grace
+        policy_file=str(policy),
+        listen=listen,
+        admin_listen=admin_listen,
+        scrape=not no_scrape,
+        grace_s=grace,
+        redis_url=redis_url or None,
+        redis_prefix=redis_prefix,
+    )
+    _run(serve_until_signalled(options))
+
+
+@app.command()
+def scrape(
+    policy: Annotated[Path, typer.Option(envvar="EXTPROC_POLICY", help="Policy file (YAML or its ConfigMap).")],
+    redis_url: Annotated[str, typer.Option(envvar="REDIS_URL", help=_REDIS_URL)],
+    redis_prefix: Annotated[str, typer.Option(envvar="EXTPROC_REDIS_PREFIX", help=_REDIS_PREFIX)] = "extproc",
+    admin_listen: Annotated[
+        str, typer.Option(envvar="EXTPROC_ADMIN_LISTEN", help="Health, metrics and state: host:port.")
+    ] = "127.0.0.1:8080",
+    log_format: Annotated[str, typer.Option(envvar="EXTPROC_LOG_FORMAT", help="text or json.")] = "text",
+    log_level: Annotated[str, typer.Option(envvar="EXTPROC_LOG_LEVEL", help="debug, info, warning or error.")] = "info",
+) -> None:
+    """Watches the engines and sets the limits for all replicas; answers no requests."""
+    from extproc.app import ServeOptions, serve_until_signalled
+    from extproc.log import LogFormat, setup
+
+    setup(_one_of(LogFormat, log_format, "--log-format"), level=_level(log_level))
+    options = ServeOptions(
+        policy_file=str(policy),
+        listen=None,
+        admin_listen=admin_listen,
+        grace_s=0.0,
+        redis_url=redis_url,
+        redis_prefix=redis_prefix,
     )
     _run(serve_until_signalled(options))
 

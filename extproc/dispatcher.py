@@ -54,15 +54,13 @@ class Dispatcher:
         self._bands: Bands[Place] = Bands(queues)
         self._in_use: list[Load] = [NOTHING, NOTHING, NOTHING]
         self._new_ghosts = NOTHING
-        self._total = NOTHING
         self._asked: list[Waiter[Place]] | None = None
         self._passing: Waiter[Place] | None = None
         """Asked for alone, next: a small one that goes before a large one at the head."""
-        self._dirty = False
-        self._settling = False
-        self._draining = False
+        self._dirty = self._settling = self._draining = False
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
+        self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
         self._judgement = Judgement(self._bands, self._traffic)
         ledger.on_wake(self._on_wake)
@@ -90,18 +88,19 @@ class Dispatcher:
         blocked = self._bands.blocked(submission.priority)
         if outcome := self._judge(submission, now, waits=blocked):
             return self.refuse(outcome, submission)
-        waiter = self._enqueue(submission, now)
-        waiter.judged = blocked
+        waiter = self._enqueue(submission, now, judged=blocked)
+        if not blocked:
+            self._newcomers.append(waiter)
         self._dirty = True
         self._settle()
-        place = waiter.item
-        if place.verdict is not None:
+        if (place := waiter.item).verdict is not None:
             return place.verdict
         place.future = self._new_future()
         return Waiting(
             verdict=place.future,
             longest_wait_s=max(0.0, waiter.deadline - now),
             on_leave=lambda ghost: self._leave(waiter, ghost=ghost),
+            soon=not waiter.judged,
         )
 
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
@@ -111,7 +110,7 @@ class Dispatcher:
             outcome,
             submission,
             pool=self.pool,
-            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._total),
+            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
             policy=self._retry,
             chance=self._random.random(),
         )
@@ -144,18 +143,17 @@ class Dispatcher:
     def retry_after_s(self, priority: Priority) -> float:
         """What a client of the default tenant that is refused now is told, before the spread."""
         newcomer = Submission(priority, Cost(0, 0))
-        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._total)
+        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total)
         return retry_after_s(wait_s, self._retry, chance=0.5)
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:
-        first, second, third = self._in_use
-        return first, second, third
+        return self._in_use[0], self._in_use[1], self._in_use[2]
 
     @property
     def total(self) -> Load:
         """Load in use over all replicas, ghost load included, as the ledger last said."""
-        return self._total
+        return self._ledger.total
 
     @property
     def state(self) -> PoolState:
@@ -168,16 +166,12 @@ class Dispatcher:
 
     @property
     def _pressure(self) -> bool:
-        return self._judgement.pressure(self._ledger.state, self._total)
+        return self._judgement.pressure(self._ledger.state, self._ledger.total)
 
     def _judge(self, submission: Submission, now: float, *, waits: bool) -> Outcome | None:
-        """Why a request must neither wait nor, where it would not have to, go."""
-        state = self._ledger.state
-        if waits:
-            return self._judgement.refuse_waiting(submission, state, self._total, now=now)
-        return self._judgement.refuse_going(submission, state, self._total)
+        return self._judgement.refuse(submission, self._ledger.state, self._ledger.total, now=now, waits=waits)
 
-    def _enqueue(self, submission: Submission, now: float) -> Waiter[Place]:
+    def _enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
         band = self._bands[submission.priority]
         longest_s, late = submission.longest_wait(min(band.policy.timeout_s, self._longest_wait_s), self.state)
         waiter = Waiter(
@@ -189,6 +183,7 @@ class Dispatcher:
             deadline=now + longest_s,
             late=late,
             tenant=submission.tenant,
+            judged=judged,
         )
         self._queue(waiter)
         return waiter
@@ -221,9 +216,9 @@ class Dispatcher:
         self._alarm.by(min(math.inf if due is None else due, self._ask_again_at))
 
     def _ask(self, now: float) -> None:
-        passing, self._passing = self._passing, None
-        self._asked = [passing] if passing else self._bands.heads(_WANTS_PER_ASK)
-        ghosts, self._new_ghosts = self._new_ghosts, NOTHING
+        self._asked = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        unheard, self._newcomers = self._newcomers, []
+        ghosts, self._new_ghosts, self._passing = self._new_ghosts, NOTHING, None
         self._ask_again_at = math.inf
         self._ledger.ask(
             Ask(
@@ -233,13 +228,13 @@ class Dispatcher:
                 ghosts=ghosts,
                 mean_hold_s=self._traffic.mean_hold_s,
             ),
-            self._on_verdicts,
+            lambda verdicts: self._on_verdicts(verdicts, unheard),
         )
 
-    def _on_verdicts(self, verdicts: Verdicts) -> None:
+    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]]) -> None:
+        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
-        self._total = verdicts.total
         for waiter in asked[: verdicts.admitted]:
             band = self._bands[waiter.priority]
             late = waiter.judged and now - waiter.arrived > waiter.item.submission.useful_wait_s(self.state)
@@ -249,11 +244,13 @@ class Dispatcher:
                 self._drop(waiter, Outcome.DEADLINE)
             else:
                 self._admit(waiter, now)
-        if verdicts.admitted == len(asked) and self._bands.count:
+        if verdicts.admitted < len(asked):
+            for waiter in newcomers:
+                self._stay_or_go(waiter, now)
+        elif self._bands.count:
+            self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        for waiter in asked[verdicts.admitted :]:
-            self._stay_or_go(waiter, now)
-        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._total)
+        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
         self._dirty = self._dirty or self._passing is not None
         if verdicts.ask_again_s is not None:
             self._ask_again_at = now + verdicts.ask_again_s
@@ -280,12 +277,9 @@ class Dispatcher:
     def _stay_or_go(self, waiter: Waiter[Place], now: float) -> None:
         """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not."""
         item = waiter.item
-        if waiter.judged:
+        if not self._bands[waiter.priority].remove(waiter):
             return
         waiter.judged = True
-        band = self._bands[waiter.priority]
-        if not band.remove(waiter):
-            return
         if outcome := self._judge(item.submission, now, waits=True):
             item.deliver(self.refuse(outcome, item.submission, waited_s=now - waiter.arrived))
         else:

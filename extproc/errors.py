@@ -39,3 +39,12 @@ class BadMetrics(ExtprocError):
 
 class CannotListen(ExtprocError):
     """An address given by the operator cannot be listened on; the message names the flag, the address and why."""
+
+
+class StateUnavailable(ExtprocError):
+    """The shared state did not answer, or answered with an error of its own. `kind`: a short label, the same for the same
+    cause (`timeout`, `connection`, `loading`, `readonly`, ...)."""
+
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(message)

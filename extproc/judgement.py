@@ -28,22 +28,19 @@ class Judgement(Generic[T]):
         ahead = self._bands.ahead_of(submission.priority, submission.tenant, self._traffic.mean_cost)
         return self._traffic.expected_wait_s(ahead, total, state, submission.priority)
 
-    def refuse_waiting(self, submission: Submission, state: PoolState, total: Load, *, now: float) -> Outcome | None:
-        """Why a request that cannot go at once must not wait either."""
-        return self._bands.refuse(
-            submission,
-            now=now,
-            pressure=self.pressure(state, total),
-            expected_wait_s=self.expected_wait_s(submission, state, total),
-            useful_wait_s=submission.useful_wait_s(state),
-        )
-
-    def refuse_going(self, submission: Submission, state: PoolState, total: Load) -> Outcome | None:
-        """Why a request that could go at once must leave the place to others."""
-        turned_away = self._bands.turns_away(
-            submission,
-            pressure=self.pressure(state, total),
-            left=state.limits[submission.priority] - total,
-            mean=self._traffic.mean_cost,
-        )
-        return Outcome.SHED if turned_away else None
+    def refuse(
+        self, submission: Submission, state: PoolState, total: Load, *, now: float, waits: bool
+    ) -> Outcome | None:
+        """Why a request must not wait, where it `waits`, nor go, where it could at once: it must leave the place to others."""
+        pressure = self.pressure(state, total)
+        if waits:
+            return self._bands.refuse(
+                submission,
+                now=now,
+                pressure=pressure,
+                expected_wait_s=self.expected_wait_s(submission, state, total),
+                useful_wait_s=submission.useful_wait_s(state),
+            )
+        left = state.limits[submission.priority] - total
+        mean = self._traffic.mean_cost
+        return Outcome.SHED if self._bands.turns_away(submission, pressure=pressure, left=left, mean=mean) else None

@@ -16,9 +16,10 @@ from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
 from extproc.engines.scraper import EngineStatus, Scraper
 from extproc.model import UNLIMITED, PoolState, Priority
-from extproc.ports import Observer
+from extproc.ports import Observer, Publisher
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot
 from extproc.state.local import LocalLedger
+from extproc.state.redis import RedisState
 
 ENVOY_MARGIN_S = 1.0
 """No wait comes closer to Envoy's maximum than this: a late answer would let the request pass."""
@@ -28,7 +29,15 @@ class Pool:
     """One pool's parts and how they hang together."""
 
     def __init__(
-        self, pool: PoolPolicy, policy: Policy, *, scrape: bool, clock: Clock, observer: Observer, random: Random
+        self,
+        pool: PoolPolicy,
+        policy: Policy,
+        *,
+        scrape: bool,
+        clock: Clock,
+        observer: Observer,
+        random: Random,
+        store: RedisState | None = None,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -36,7 +45,11 @@ class Pool:
         self._clock = clock
         self._scrape = scrape
         self._policy = policy
-        self.ledger = LocalLedger(PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED)), clock)
+        initial = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
+        local = LocalLedger(initial, clock)
+        self.shared = store.pool(pool.name, initial) if store else None
+        self.ledger = self.shared.ledger if self.shared else local
+        self.publisher: Publisher = self.shared or local
         self.dispatcher = Dispatcher(
             pool,
             policy.queues,
@@ -52,11 +65,13 @@ class Pool:
             self._engines(pool), stale_after_s=policy.failure.stale_after_s, observer=observer, clock=clock
         )
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
+        if self.shared:
+            self.shared.tells(self.dispatcher)
         self.control = ControlLoop(
             self._controller,
-            self.ledger,
+            self.publisher,
             fleet=self.scraper,
-            demand=self.dispatcher,
+            demand=self.shared or self.dispatcher,
             clock=clock,
             initial=self.ledger.state,
         )
@@ -74,6 +89,24 @@ class Pool:
             memory = replace(memory, started_at=None, seen=False)  # engines not asked yet are no outage
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure, memory=memory)
         self.control.use(self._controller)
+
+    async def scrape(self) -> None:
+        """Until cancelled: all the time, or where the pool is shared, while this process is in charge of it."""
+        if self.shared is None:
+            await self.scraper.run()
+            return
+        while True:
+            await self.shared.in_charge.wait()
+            self._controller.memory = replace(self._controller.memory, started_at=None, seen=False)
+            async with asyncio.TaskGroup() as tasks:
+                scraping = tasks.create_task(self.scraper.run(), name=f"scrape {self.name}")
+                await self.shared.relieved.wait()
+                scraping.cancel()
+
+    async def share(self) -> None:
+        """Until cancelled: what is between this pool and the other replicas; nothing where there are none."""
+        if self.shared is not None:
+            await self.shared.run()
 
     @property
     def gone(self) -> bool:
@@ -93,10 +126,11 @@ class Pool:
             state=dispatcher.state,
             queues=(p0, p1, p2),
             in_use=dispatcher.in_use,
-            held=sum(dispatcher.in_use, self.ledger.ghosts),
+            held=self.ledger.total if self.shared else sum(dispatcher.in_use, self.ledger.ghosts),
             ghosts=self.ledger.ghosts,
             drain_per_s=demand.drain_per_s,
             engines=tuple(_engine(status, status.engine in reporting) for status in self.scraper.statuses()),
+            share=self.shared.snapshot() if self.shared else None,
         )
 
     def _engines(self, pool: PoolPolicy) -> EnginesPolicy:
@@ -150,8 +184,10 @@ class Pools:
         observer: Observer,
         random: Random,
         environment: Mapping[str, str] = MappingProxyType({}),
+        store: RedisState | None = None,
     ) -> None:
-        """`environment`: where a policy's `env:NAME` looks. Raises as `use` does."""
+        """`environment`: where a policy's `env:NAME` looks. `store` None: one replica. Raises as `use` does."""
+        self._store = store
         self._environment = environment
         self._scrape = scrape
         self._clock = clock
@@ -182,7 +218,15 @@ class Pools:
         self._changed.set()
 
     def _new(self, pool: PoolPolicy, policy: Policy) -> Pool:
-        return Pool(pool, policy, scrape=self._scrape, clock=self._clock, observer=self._observer, random=self._random)
+        return Pool(
+            pool,
+            policy,
+            scrape=self._scrape,
+            clock=self._clock,
+            observer=self._observer,
+            random=self._random,
+            store=self._store,
+        )
 
     async def run(self) -> None:
         """Until cancelled. A bug in any pool's loop ends it all, loudly."""
@@ -197,14 +241,18 @@ class Pools:
 
     async def _run(self, pool: Pool) -> None:
         async with asyncio.TaskGroup() as tasks:
-            scraping = tasks.create_task(pool.scraper.run(), name=f"scrape {pool.name}")
+            loops = [
+                tasks.create_task(pool.scrape(), name=f"scrape {pool.name}"),
+                tasks.create_task(pool.share(), name=f"share {pool.name}"),
+            ]
             await pool.control.run(over=lambda: pool.gone)
             # Nothing has run since `gone` held: no policy has called it back. Whoever was still sending its body is told
             # to try again, and meets the pools of today.
             del self._pools[pool.name]
             self._running.discard(pool)
             pool.dispatcher.drain()
-            scraping.cancel()
+            for loop in loops:
+                loop.cancel()
 
     def drain(self) -> None:
         """Nobody is let in from now on; who waits is answered `draining`."""

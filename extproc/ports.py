@@ -59,6 +59,10 @@ class Ledger(Protocol):
     def state(self) -> PoolState:
         """The pool state in force, as last heard."""
 
+    @property
+    def total(self) -> Load:
+        """The pool's load in use over all replicas, ghost load included, as last heard."""
+
 
 class Publisher(Protocol):
     """Where a control loop puts its decision."""

@@ -45,6 +45,16 @@ class QueueSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class ShareSnapshot:
+    """How a pool stands with the other replicas. `replicas`: heard of lately, this one included. `leading`: this process
+    runs the controllers for all. `cut_off`: it cannot ask, and goes on alone."""
+
+    replicas: int
+    leading: bool
+    cut_off: bool
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """One pool. `in_use`: this replica's, per priority. `held`: of all replicas together, ghost load included.
 
@@ -59,6 +69,13 @@ class PoolSnapshot:
     ghosts: Load = NOTHING
     drain_per_s: Load | None = None
     engines: tuple[EngineSnapshot, ...] = ()
+    share: ShareSnapshot | None = None
+
+    @property
+    def follows(self) -> bool:
+        """Another process watches the engines."""
+        return self.share is not None and not self.share.leading and not self.share.cut_off
+
     leaving: bool = False
 
 

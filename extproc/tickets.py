@@ -94,7 +94,7 @@ class Ticket:
 class Waiting:
     """A place in a queue. `verdict` resolves to a Ticket or a Rejection, unless the client leaves first."""
 
-    __slots__ = ("_on_leave", "longest_wait_s", "verdict")
+    __slots__ = ("_on_leave", "longest_wait_s", "soon", "verdict")
 
     def __init__(
         self,
@@ -102,8 +102,11 @@ class Waiting:
         verdict: asyncio.Future[Ticket | Rejection],
         longest_wait_s: float,
         on_leave: Callable[[bool], None],
+        soon: bool = False,
     ) -> None:
         self.verdict = verdict
+        self.soon = soon
+        """It only waits for the ledger's word, which is on its way: nobody has told it to queue yet."""
         self.longest_wait_s = longest_wait_s
         """The verdict comes no later than this many seconds from now: what Envoy must be told to wait, and a margin."""
         self._on_leave = on_leave

@@ -45,6 +45,9 @@ _POOL: tuple[tuple[Name, Callable[[PoolSnapshot], float | None]], ...] = (
     (names.SATURATION, lambda p: p.state.saturation),
     (names.ENGINES, lambda p: len(p.engines)),
     (names.ENGINES_REPORTING, lambda p: sum(engine.reporting for engine in p.engines)),
+    (names.REPLICAS, lambda p: p.share.replicas if p.share else None),
+    (names.LEADING, lambda p: p.share.leading if p.share else None),
+    (names.CUT_OFF, lambda p: p.share.cut_off if p.share else None),
 )
 
 _LOADS: tuple[tuple[Name, Name, Callable[[PoolState, PoolSnapshot], tuple[Load, Load, Load]]], ...] = (

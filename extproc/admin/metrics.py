@@ -22,6 +22,7 @@ prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 WAIT_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 15.0, 30.0, 60.0)
 HOLD_BUCKETS_S = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
+STATE_BUCKETS_S = (0.0001, 0.0003, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1, 0.25, 1.0)
 SCRAPE_BUCKETS_S = (0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0)
 
 MOST_ENGINES = 256
@@ -50,12 +51,15 @@ class Metrics:
         self._scrapes = _counter(names.SCRAPES, self.registry)
         self._waits = _histogram(names.QUEUE_WAIT, WAIT_BUCKETS_S, self.registry)
         self._holds = _histogram(names.HOLD, HOLD_BUCKETS_S, self.registry)
+        self._state_calls = _counter(names.STATE_CALLS, self.registry)
+        self._state_times = _histogram(names.STATE_ASK, STATE_BUCKETS_S, self.registry)
         self._scrape_times = _histogram(names.SCRAPE, SCRAPE_BUCKETS_S, self.registry)
         ProcessCollector(registry=self.registry)
         GCCollector(registry=self.registry)
         self._pools = Values()
         self._engines = Values(room=MOST_ENGINES)
         self._results = Values(room=MOST_RESULTS)
+        self._kinds = Values(room=MOST_RESULTS)
         self._decided: dict[tuple[Outcome, Priority | None, str], tuple[Counter, Histogram | None]] = {}
         self._ends: dict[tuple[End, Priority, str], tuple[Counter, Histogram]] = {}
         self._events = {event: self._wire.labels(event.value) for event in WireEvent}
@@ -103,6 +107,12 @@ class Metrics:
             counter = self._counts[key] = self._scrapes.labels(*key)
         counter.inc()
         self._scrape_times.observe(took_s)
+
+    def state_called(self, result: str) -> None:
+        self._state_calls.labels(self._kinds.of(result)).inc()
+
+    def state_answered(self, took_s: float) -> None:
+        self._state_times.observe(took_s)
 
     def requests(self) -> dict[str, dict[str, dict[str, int]]]:
         """Requests decided so far: pool -> priority -> outcome -> count, zeros left out. Never for a decision."""

@@ -47,12 +47,16 @@ REQUESTS = _counter("extproc_requests_total", (*_CLASS, "outcome"), "Requests de
 ENDED = _counter("extproc_tickets_ended_total", (*_CLASS, "end"), "Admitted requests ended, by how.")
 WIRE_EVENTS = _counter("extproc_wire_events_total", ("event",), "Unusual things on the streams from Envoy.")
 SCRAPES = _counter("extproc_scrapes_total", ("engine", "result"), "Reads of an engine's metrics, by result.")
+STATE_CALLS = _counter("extproc_state_calls_total", ("result",), "Calls to the shared state, by result.")
 SNAPSHOT_ERRORS = _counter("extproc_snapshot_errors_total", (), "Times the state could not be read; a bug.")
 
 QUEUE_WAIT = _histogram(
     "extproc_queue_wait_seconds", (*_CLASS, "verdict"), "Time from arrival to verdict: admitted, refused or gone."
 )
 HOLD = _histogram("extproc_hold_seconds", _CLASS, "Time an admitted request held its capacity.")
+STATE_ASK = _histogram(
+    "extproc_state_ask_seconds", (), "Time from asking for capacity to the verdict, shared or alone."
+)
 SCRAPE = _histogram("extproc_scrape_seconds", (), "Time one read of an engine's metrics took.")
 
 BUILD = _gauge("extproc_build_info", ("version",), "Always 1; the version running.")
@@ -84,6 +88,9 @@ SATURATION = _gauge("extproc_pool_saturation_ratio", _POOL, "0 idle, 1 at the li
 STATE_AGE = _gauge("extproc_pool_state_age_seconds", _POOL, "Age of the controllers' last decision.")
 ENGINES = _gauge("extproc_pool_engines", _POOL, "Engines known.")
 ENGINES_REPORTING = _gauge("extproc_pool_engines_reporting", _POOL, "Engines whose sample is young enough.")
+REPLICAS = _gauge("extproc_pool_replicas", _POOL, "Replicas that share the pool and are heard; absent: not shared.")
+LEADING = _gauge("extproc_pool_leading", _POOL, "1: this process runs the pool's controllers; absent: not shared.")
+CUT_OFF = _gauge("extproc_pool_cut_off", _POOL, "1: no shared state answers, it goes on alone; absent: not shared.")
 
 ENGINE_REPORTING = _gauge("extproc_engine_reporting", _ENGINE, "1: its sample is young enough to be believed.")
 ENGINE_KV_USAGE = _gauge("extproc_engine_kv_usage_ratio", _ENGINE, "KV cache in use, 0..1.")

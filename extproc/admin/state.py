@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from extproc import __version__
 from extproc.model import PRIORITIES, EngineSample, Load, Priority
-from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot
+from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, ShareSnapshot
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Requests: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -60,10 +60,17 @@ def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, in
         "engine_max_tokens": state.engine_max_tokens,
         "expected_output_tokens": _number(state.expected_output_tokens),
         "expected_ttft_s": _number(state.expected_ttft_s),
+        "share": _share(pool.share),
         "priorities": {str(priority): _class(pool, priority, requests) for priority in PRIORITIES},
         "engines_reporting": sum(engine.reporting for engine in pool.engines),
         "engines": [_engine(engine) for engine in pool.engines],
     }
+
+
+def _share(share: ShareSnapshot | None) -> dict[str, Json] | None:
+    if share is None:
+        return None
+    return {"replicas": share.replicas, "leading": share.leading, "cut_off": share.cut_off}
 
 
 def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
@@ -133,6 +140,8 @@ def readiness(snapshot: ServiceSnapshot) -> Readiness:
 
 
 def _engines_component(pool: PoolSnapshot) -> dict[str, Json]:
+    if pool.follows:
+        return {"ok": True, "detail": f"{pool.state.engines_reporting} reporting to the leader"}
     reporting, known = sum(engine.reporting for engine in pool.engines), len(pool.engines)
     detail = f"{reporting} of {known} reporting" if known else "none configured"
     return {"ok": reporting == known, "detail": detail}
@@ -145,7 +154,15 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
     warnings += [
         f"pool {pool.name}: no engine reports, admission is by the failure rules"
         for pool in snapshot.pools
-        if pool.engines and not pool.leaving and not any(engine.reporting for engine in pool.engines)
+        if pool.engines
+        and not pool.leaving
+        and not pool.follows
+        and not any(engine.reporting for engine in pool.engines)
+    ]
+    warnings += [
+        f"pool {pool.name}: the shared state does not answer, this replica goes on alone within its share"
+        for pool in snapshot.pools
+        if pool.share is not None and pool.share.cut_off
     ]
     return warnings
 

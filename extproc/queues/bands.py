@@ -40,7 +40,8 @@ class Waiter(Generic[T]):
     late: Outcome = Outcome.QUEUE_TIMEOUT
     tenant: Tenant = DEFAULT_TENANT
     judged: bool = False
-    """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by."""
+    """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by. Does
+    not change while it is in a band."""
     passed: int = 0
     """How often one behind it has gone before it because it did not fit."""
     order: Handle[Waiter[T]] | None = None
@@ -54,6 +55,8 @@ class Band(Generic[T]):
     def __init__(self, policy: QueuePolicy) -> None:
         self.count = 0
         """Waiters. An attribute, because every request reads it several times."""
+        self.standing = 0
+        """Waiters that were let wait; the others only wait for the ledger's word, which may be that they go at once."""
         self.load = NOTHING
         self.body_bytes = 0
         self.shares = Shares()
@@ -77,6 +80,7 @@ class Band(Generic[T]):
         waiter.age = self._ages.push(waiter.arrived, waiter)
         waiter.due = self._deadlines.push(waiter.deadline, waiter)
         self.count += 1
+        self.standing += waiter.judged
         self.load += waiter.load
         self.body_bytes += waiter.body_bytes
 
@@ -89,6 +93,7 @@ class Band(Generic[T]):
         self._ages.remove(waiter.age)
         self._deadlines.remove(waiter.due)
         self.count -= 1
+        self.standing -= waiter.judged
         self.load = self.load - waiter.load if self.count else NOTHING
         self.body_bytes -= waiter.body_bytes
         return True
@@ -203,8 +208,8 @@ class Bands(Generic[T]):
         return higher + self._bands[priority].ahead_of(tenant, mean) if self._bands[priority].count else higher
 
     def blocked(self, priority: Priority) -> bool:
-        """Somebody who goes before a newcomer of this priority waits already."""
-        return any(band.count for band in self._bands[: priority + 1])
+        """Somebody who goes before a newcomer of this priority waits already, and not for the ledger's word only."""
+        return any(band.standing for band in self._bands[: priority + 1])
 
     def refuse(
         self,
@@ -235,7 +240,7 @@ class Bands(Generic[T]):
         return Outcome.EARLY_DROP if early and expected_wait_s > band.longest_wait_s(now, pressure=True) else None
 
     def _higher_waits(self, priority: Priority) -> bool:
-        return any(band.count for band in self._bands[:priority])
+        return any(band.standing for band in self._bands[:priority])
 
     def turns_away(self, submission: Submission, *, pressure: bool, left: Load, mean: Load) -> bool:
         """A newcomer that could go at once must not, where it may not wait either: its tenant must leave room for others.

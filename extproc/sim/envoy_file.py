@@ -12,8 +12,10 @@ EXT_PROC = "envoy.filters.http.ext_proc"
 GATEWAY = "gateway"
 
 
-def render_envoy(yaml_text: str, *, listen: str, admin: str, extproc: str | None, engines: Sequence[str]) -> str:
-    """The same configuration at other addresses (`host:port`; `extproc` may be `unix:PATH`).
+def render_envoy(
+    yaml_text: str, *, listen: str, admin: str, extproc: Sequence[str] | None, engines: Sequence[str]
+) -> str:
+    """The same configuration at other addresses (`host:port`; those of `extproc`, one per replica, may be `unix:PATH`).
 
     `extproc` None takes out what protects: the ext_proc filter, its cluster (whose health checks would find nobody) and
     the backstop, the low circuit breaker of the engines that stands in for an absent extproc; Envoy's own default of
@@ -30,7 +32,7 @@ def render_envoy(yaml_text: str, *, listen: str, admin: str, extproc: str | None
         _named(resources["clusters"], "engines").pop("circuit_breakers", None)
         resources["clusters"] = [c for c in resources["clusters"] if c["name"] != "extproc"]
     else:
-        _set_endpoints(_named(resources["clusters"], "extproc"), [extproc])
+        _set_endpoints(_named(resources["clusters"], "extproc"), extproc)
     return yaml.safe_dump(config, sort_keys=False)
 
 

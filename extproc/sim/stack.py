@@ -40,9 +40,10 @@ class StackOptions:
 
     `policy`: YAML; a pool that names no engines gets the stack's. `engine_args`: the same for every engine.
     `engine_addresses`: `host:port` of engines that run already; then none is started. `serve_args`: more arguments of
-    `extproc serve`. `unix_socket`: Envoy reaches the service by a socket file. `envoy_yaml`: text instead of the
-    shipped file. `protected` False: no service, and Envoy without its ext_proc filter. `service_address`: `host:port` of
-    an ext_proc service that runs already; then none is started.
+    `extproc serve`. `replicas`: how many of it; what they share is in `serve_args`. `unix_socket`: Envoy reaches the
+    service by a socket file. `envoy_yaml`: text instead of the shipped file. `protected` False: no service, and Envoy
+    without its ext_proc filter. `service_address`: `host:port` of an ext_proc service that runs already; then none is
+    started.
     """
 
     policy: str = ""
@@ -52,6 +53,7 @@ class StackOptions:
     engine_args: tuple[str, ...] = ()
     engine_addresses: tuple[str, ...] = ()
     serve_args: tuple[str, ...] = ()
+    replicas: int = 1
     unix_socket: bool = False
     envoy_yaml: str | None = None
 
@@ -92,7 +94,7 @@ class Stack:
     def __init__(self, options: StackOptions) -> None:
         self.options = options
         self.children: dict[str, Child] = {}
-        """By name: `engine-1`, `engine-2`, ..., `extproc`, `envoy`; for pids, signals and logs."""
+        """By name: `engine-1`, `engine-2`, ..., `extproc`, `extproc-2`, ..., `envoy`; for pids, signals and logs."""
         self._exit = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -132,9 +134,11 @@ class Stack:
             for index, address in enumerate(self.engine_addresses, start=1):
                 await self._start_python(f"engine-{index}", "engine", "--listen", address, *options.engine_args)
         if options.protected and not options.service_address:
-            await self._start_service()
+            self.write_policy(options.policy)
+            for replica in self.replicas:
+                await self.start_replica(replica)
         probes = {f"engine-{index}": f"{url}/health" for index, url in enumerate(self.engine_urls, start=1)}
-        probes["extproc"] = f"{self.admin_url}/readyz"
+        probes |= {replica: f"{url}/readyz" for replica, url in self.admin_urls.items()}
         for name, child in self.children.items():
             await _until(child, _answers, http, url=probes[name])
         await self._start_envoy(http)
@@ -148,11 +152,20 @@ class Stack:
         )
         self.gateway_address = f"127.0.0.1:{free_port()}"
         self.envoy_admin_url = f"http://127.0.0.1:{free_port()}"
-        self.admin_url = f"http://127.0.0.1:{free_port()}"
-        """The service's admin port; nobody listens there in an unprotected stack."""
-        self.extproc_address = options.service_address or (
-            f"unix:{self.folder}/grpc" if options.unix_socket else f"127.0.0.1:{free_port()}"
-        )
+        self.replicas = ("extproc", *(f"extproc-{i}" for i in range(2, options.replicas + 1)))
+        self.admin_urls = {replica: f"http://127.0.0.1:{free_port()}" for replica in self.replicas}
+        """The replicas' admin ports; nobody listens there in an unprotected stack."""
+        self.extproc_addresses = {
+            replica: f"unix:{self.folder}/{replica}.sock" if options.unix_socket else f"127.0.0.1:{free_port()}"
+            for replica in self.replicas
+        }
+        if options.service_address:
+            self.extproc_addresses = {"extproc": options.service_address}
+
+    @property
+    def admin_url(self) -> str:
+        """The first replica's admin port."""
+        return self.admin_urls["extproc"]
 
     @property
     def gateway_url(self) -> str:
@@ -174,12 +187,22 @@ class Stack:
             env={"PYTHONPATH": _PACKAGE_PARENT},
         )
 
-    async def _start_service(self) -> None:
-        self.policy_file.write_text(render_policy(self.options.policy, self.engine_addresses), encoding="utf-8")
+    def write_policy(self, policy: str) -> None:
+        """The replicas read a changed one by themselves."""
+        new = self.policy_file.with_suffix(".new")
+        new.write_text(render_policy(policy, self.engine_addresses), encoding="utf-8")
+        new.replace(self.policy_file)
+
+    def arguments_of(self, replica: str) -> tuple[str, ...]:  # noqa: ARG002 - for those who need them to differ
+        """More arguments of this replica."""
+        return self.options.serve_args
+
+    async def start_replica(self, replica: str) -> None:
+        """At the start, and again after it was killed."""
         await self._start_python(
-            "extproc",
-            *("serve", "--policy", str(self.policy_file), "--listen", self.extproc_address),
-            *("--admin-listen", self.admin_url.removeprefix("http://"), *self.options.serve_args),
+            replica,
+            *("serve", "--policy", str(self.policy_file), "--listen", self.extproc_addresses[replica]),
+            *("--admin-listen", self.admin_urls[replica].removeprefix("http://"), *self.arguments_of(replica)),
         )
 
     async def _start_envoy(self, http: aiohttp.ClientSession) -> None:
@@ -189,7 +212,7 @@ class Stack:
             self.options.envoy_yaml or envoy_yaml(),
             listen=self.gateway_address,
             admin=self.envoy_admin_url.removeprefix("http://"),
-            extproc=self.extproc_address if self.options.protected else None,
+            extproc=tuple(self.extproc_addresses.values()) if self.options.protected else None,
             engines=self.engine_addresses,
         )
         config.write_text(rendered, encoding="utf-8")

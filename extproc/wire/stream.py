@@ -31,6 +31,10 @@ _log = structlog.get_logger(__name__)
 OVERRIDE_MARGIN_S = 5.0
 """Added to the longest wait when Envoy is told how long to wait, up to its maximum: our answer must be first, also after
 Envoy or its machine stood still for a while."""
+SOON_S = 0.03
+"""A verdict that comes sooner, as after a round trip to the shared state, costs no message to Envoy."""
+SOON_SHARE = 0.1
+"""Of Envoy's patience with us: so short a part of it may pass before it is told to wait longer."""
 _LINGER_S = 0.05
 """Envoy half-closes a stream and resets it right after. A handler that returns between the two makes grpc send a status
 on a cancelled call, which is reported to leak memory there; so its end waits for the reset, which does not always come."""
@@ -202,14 +206,18 @@ class Stream:
 
     async def _wait(self, waiting: Waiting) -> bool:
         """True when the verdict is there; False when the stream ended before."""
-        envoy = self._shared.envoy()
-        override_s = min(waiting.longest_wait_s + OVERRIDE_MARGIN_S, envoy.max_message_timeout_s)
-        self._owed.extend(self._shared.clock.now(), override_s, self._timeout_s)
-        await self._write(codec.override_timeout(override_s))
         ahead = self._read_ahead()
         either: set[asyncio.Future[Any]] = {ahead, waiting.verdict}
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if ahead.done() and not isinstance(ahead.result(), bytes):
+        if waiting.soon:
+            soon_s = min(SOON_S, SOON_SHARE * self._timeout_s)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED, timeout=soon_s)
+        if not (waiting.verdict.done() or _ended(ahead)):
+            envoy = self._shared.envoy()
+            override_s = min(waiting.longest_wait_s + OVERRIDE_MARGIN_S, envoy.max_message_timeout_s)
+            self._owed.extend(self._shared.clock.now(), override_s, self._timeout_s)
+            await self._write(codec.override_timeout(override_s))
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if _ended(ahead):
             return False
         await asyncio.wait({waiting.verdict})  # a message that came meanwhile is handled after the verdict
         return True
@@ -311,6 +319,11 @@ class Stream:
     def _learn_mode(self, runs_on: bool) -> None:
         if self._event_stream_at is not None and not runs_on:
             self._shared.modes.event_stream_ended(self._shared.clock.now() - self._event_stream_at)
+
+
+def _ended(ahead: asyncio.Task[object]) -> bool:
+    """The stream's end has been read."""
+    return ahead.done() and not isinstance(ahead.result(), bytes)
 
 
 def _label(priority: Priority | None) -> str:

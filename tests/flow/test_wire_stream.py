@@ -58,11 +58,15 @@ class Driver:
         self.observer = Remembering()
         policy = policy or tail_queues(50, timeout=timeout)
         self.spine = Spine(limit=limit, clock=clock, observer=self.observer, policy=policy)
-        chosen = gate or self.spine.admission
+        self.gate: Gate = gate or self.spine.admission
         self.service = ExtProcService(
-            lambda: chosen, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy
+            lambda: self.gate, observer=self.observer, clock=clock, envoy=lambda: self.spine.policy.envoy
         )
         self.service.start()
+
+    def through(self, gate: Gate) -> None:
+        """For streams to come."""
+        self.gate = gate
 
     def open(self) -> Exchange:
         return Exchange(self.service)
@@ -196,6 +200,49 @@ async def test_waiting_sends_one_override_and_then_the_verdict() -> None:
     facts = waiter.replies()[-1].dynamic_metadata["extproc"]
     assert (facts["outcome"], facts["waited_ms"]) == ("admitted", 2000)
     assert driver.spine.running == 1
+
+
+class SoonGate:
+    """Every wait is one for a word that is on its way, as over a network."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate = gate
+        self.arrive = gate.arrive
+        self.header_changes = gate.header_changes
+
+    def decide(self, candidate: Candidate, body: bytes | None) -> Ticket | Waiting | Rejection | Pass:
+        answer = self.gate.decide(candidate, body)
+        if isinstance(answer, Waiting):
+            answer.soon = True
+        return answer
+
+
+@flow
+async def test_a_verdict_that_is_on_its_way_costs_no_other_message() -> None:
+    driver = Driver()
+    running = await driver.occupy()
+    driver.through(SoonGate(driver.spine.admission))
+    waiter = driver.open()
+    await waiter.headers()
+    await asyncio.sleep(0.02)  # a long round trip to the shared state; Envoy waits 250 ms
+    await running.eof()
+    await settle()
+    assert waiter.last() == "request_headers"
+    assert len(waiter.call.written) == 1
+
+
+@flow
+async def test_a_verdict_that_does_not_come_soon_after_all_gets_envoys_patience() -> None:
+    driver = Driver()
+    await driver.occupy()
+    driver.through(SoonGate(driver.spine.admission))
+    waiter, leaver = driver.open(), driver.open()
+    await waiter.headers()
+    await leaver.headers()
+    await leaver.eof()
+    await asyncio.sleep(0.03)
+    assert waiter.replies()[0].override_message_timeout.ToSeconds() == 8 + OVERRIDE_MARGIN_S
+    assert (driver.spine.waiting, leaver.call.written) == (1, [])
 
 
 @flow

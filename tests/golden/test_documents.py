@@ -110,14 +110,14 @@ def test_alerts_use_names_and_label_values_that_exist() -> None:
         assert alert["expr"].count("(") == alert["expr"].count(")"), alert
 
 
-@pytest.mark.parametrize("command", ["serve", "top", "demo", "engine"])
+@pytest.mark.parametrize("command", ["serve", "scrape", "top", "demo", "engine"])
 def test_the_readme_lists_every_flag_with_its_variable_and_default(command: str) -> None:
     table = README.split(f"| flag of `{command}` |")[1].split("\n\n")[0]
     rows = [[cell.strip(" `") for cell in line.split("|")[1:-2]] for line in table.splitlines()[2:]]
     main = typer.main.get_command(app)
     assert isinstance(main, TyperGroup)
     options = [p for p in main.commands[command].params if isinstance(p, TyperOption) and p.name != "help"]
-    assert sorted(rows) == sorted(_row(option, with_variable=command == "serve") for option in options)
+    assert sorted(rows) == sorted(_row(option, with_variable=command in ("serve", "scrape")) for option in options)
 
 
 def _row(option: TyperOption, *, with_variable: bool) -> list[str]:

@@ -30,6 +30,8 @@ def served() -> dict[str, tuple[str, tuple[str, ...]]]:
     metrics.attach(SnapshotCollector(SafeSource(GivenSource())))
     metrics.decided(Outcome.ADMITTED, Priority.P0, "llama", waited_s=0.0)
     metrics.ended(End.COMPLETED, Priority.P0, "llama", held_s=1.0)
+    metrics.state_called("ok")
+    metrics.state_answered(0.001)
     metrics.scraped("engine-1:8000", "ok", took_s=0.001)
     found = {}
     for family in text_string_to_metric_families(generate_latest(metrics.registry).decode()):

@@ -111,13 +111,17 @@ def test_a_request_is_served_by_an_engine(stack: Stack) -> None:
     assert reply.document["usage"]["completion_tokens"] > 0
 
 
-def test_the_service_sees_both_engines_and_counts_the_request(stack: Stack) -> None:
-    stack.ask("P0")
+def test_both_replicas_share_the_pool_and_see_both_engines(stack: Stack) -> None:
+    for _ in range(4):
+        stack.ask("P0")
     ready = call(f"{stack.admin}/readyz")
     assert ready.status == 200
-    assert ready.document["components"]["engines"]["llama"]["detail"] == "2 of 2 reporting"
+    assert ready.document["components"]["engines"]["llama"]["detail"] in (
+        "2 reporting to the leader",
+        "2 of 2 reporting",
+    )
     (pool,) = call(f"{stack.admin}/state").document["pools"]
-    assert {engine["engine"] for engine in pool["engines"]} == {f"{engine}:8000" for engine in ENGINES}
+    assert (pool["share"]["replicas"], pool["share"]["cut_off"]) == (2, False)
     assert pool["priorities"]["P0"]["requests"]["admitted"] >= 1
 
 
@@ -146,7 +150,7 @@ def test_only_the_gateway_and_the_admin_port_are_published_and_on_loopback(stack
     assert published == {("envoy", "127.0.0.1", 10000), ("extproc", "127.0.0.1", 8080)}
 
 
-@pytest.mark.parametrize("service", ["extproc", *ENGINES])
+@pytest.mark.parametrize("service", ["extproc", "extproc-2", "scraper", *ENGINES])
 def test_our_containers_do_not_run_as_root(stack: Stack, service: str) -> None:
     uid, _, _ = stack.compose.exec_in_container(["python3", "-c", "import os; print(os.getuid())"], service)
     assert int(uid) == 10001

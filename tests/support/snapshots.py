@@ -12,6 +12,7 @@ from extproc.snapshots import (
     PoolSnapshot,
     QueueSnapshot,
     ServiceSnapshot,
+    ShareSnapshot,
     WireSnapshot,
 )
 
@@ -52,6 +53,7 @@ POOL = PoolSnapshot(
     ghosts=Load(200.0, 1.0),
     drain_per_s=Load(250.0, 0.5),
     engines=ENGINES,
+    share=ShareSnapshot(replicas=2, leading=True, cut_off=False),
 )
 SERVICE = ServiceSnapshot(
     at=100.0,

@@ -24,7 +24,7 @@ def rendered(text: str, **changes: Any) -> dict[str, Any]:
     places: dict[str, Any] = {
         "listen": "127.0.0.1:1000",
         "admin": "127.0.0.1:1001",
-        "extproc": "127.0.0.1:1002",
+        "extproc": ("127.0.0.1:1002",),
         "engines": ["127.0.0.1:1003", "127.0.0.1:1004", "127.0.0.1:1005"],
     }
     config: dict[str, Any] = yaml.safe_load(render_envoy(text, **(places | changes)))
@@ -65,7 +65,7 @@ def test_every_address_is_the_one_asked_for(shipped: str) -> None:
 
 
 def test_a_socket_file_needs_no_name_resolution(shipped: str) -> None:
-    config = rendered(shipped, extproc="unix:/run/extproc.sock")
+    config = rendered(shipped, extproc=("unix:/run/extproc.sock",))
     assert endpoints(config, "extproc") == [{"pipe": {"path": "/run/extproc.sock"}}]
     assert cluster(config, "extproc")["type"] == "STATIC"
 

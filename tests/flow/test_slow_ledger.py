@@ -1,0 +1,111 @@
+"""A ledger that answers a little later, as one over a network does: the dispatcher must not take its newcomers for a queue."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+from extproc.clock import LoopClock
+from extproc.config import parse_policy
+from extproc.dispatcher import Dispatcher
+from extproc.model import Cost, Outcome, PoolState, Priority, Rejection
+from extproc.ports import Ask, Verdicts
+from extproc.state.local import LocalLedger
+from extproc.submission import Submission
+from extproc.tickets import Ticket, Waiting
+from tests.support.observing import Remembering
+from tests.support.pools import limited
+from tests.support.virtual import virtual
+
+P0, P1, P2 = Priority
+ROUND_TRIP_S = 0.001
+
+
+class SlowLedger(LocalLedger):
+    """Answers after a round trip. `asks`: how many at once are on their way must never be more than one."""
+
+    def __init__(self, initial: PoolState, clock: LoopClock) -> None:
+        super().__init__(initial, clock)
+        self._loop_clock = clock
+        self.flying = 0
+        self.asks = 0
+
+    def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
+        assert self.flying == 0
+        self.flying += 1
+        self.asks += 1
+
+        def answer() -> None:
+            self.flying -= 1
+            super(SlowLedger, self).ask(ask, reply)
+
+        self._loop_clock.call_at(self._loop_clock.now() + ROUND_TRIP_S, answer)
+
+
+class SlowPool:
+    def __init__(self, slots: float) -> None:
+        clock = LoopClock(asyncio.get_running_loop())
+        self.ledger = SlowLedger(limited(slots=slots), clock)
+        self.seen = Remembering()
+        policy = parse_policy("{}")
+        self.dispatcher = Dispatcher(
+            policy.pools[0],
+            policy.queues,
+            retry=policy.retry_after,
+            longest_wait_s=299,
+            ledger=self.ledger,
+            clock=clock,
+            observer=self.seen,
+            random=Random(7),
+            new_future=asyncio.get_running_loop().create_future,
+        )
+
+    def send(self, priority: Priority) -> Waiting:
+        submission = Submission(priority, Cost(1, 0))
+        sent = self.dispatcher.refuse_on_arrival(submission) or self.dispatcher.submit(submission)
+        assert isinstance(sent, Waiting)
+        return sent
+
+
+@virtual
+async def test_a_batch_request_beside_an_urgent_one_is_not_taken_for_a_queue() -> None:
+    pool = SlowPool(slots=10)
+    urgent, batch = pool.send(P0), pool.send(P2)
+    assert urgent.soon
+    assert batch.soon
+    assert isinstance(await urgent.verdict, Ticket)
+    assert isinstance(await batch.verdict, Ticket)
+    assert pool.seen.outcomes == {Outcome.ADMITTED: 2}
+
+
+@virtual
+async def test_newcomers_on_their_way_share_the_calls() -> None:
+    pool = SlowPool(slots=100)
+    sent = [pool.send(P1) for _ in range(40)]
+    verdicts = await asyncio.gather(*(waiting.verdict for waiting in sent))
+    assert all(isinstance(verdict, Ticket) for verdict in verdicts)
+    assert pool.ledger.asks <= 5
+
+
+@virtual
+async def test_the_policys_word_reaches_all_that_came_before_the_ask_also_those_it_did_not_name() -> None:
+    pool = SlowPool(slots=1)
+    first = pool.send(P0)
+    assert isinstance(await first.verdict, Ticket)
+    urgent = [pool.send(P0) for _ in range(20)]
+    batch = [pool.send(P2) for _ in range(30)]
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    refused = [waiting.verdict.result() for waiting in batch]
+    assert all(isinstance(verdict, Rejection) and verdict.outcome is Outcome.SHED for verdict in refused)
+    assert not any(waiting.verdict.done() for waiting in urgent)
+
+
+@virtual
+async def test_who_leaves_while_we_ask_gives_back_what_it_was_granted() -> None:
+    pool = SlowPool(slots=1)
+    leaver = pool.send(P1)
+    leaver.leave(ghost=False)
+    stayer = pool.send(P1)
+    assert isinstance(await stayer.verdict, Ticket)
+    assert sum(load.slots for load in pool.dispatcher.in_use) == 1

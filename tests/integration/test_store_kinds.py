@@ -1,0 +1,130 @@
+"""The kinds of store: a cluster of three, and a primary with a replica behind Sentinel that fails over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from redis.exceptions import ConnectionError as RedisConnectionError
+
+from extproc.errors import StateUnavailable
+from extproc.state.link import BadUrl, Link, client_of
+from extproc.state.scripts import Script
+from tests.support import valkey
+from tests.support.eventually import eventually
+from tests.support.pools import limited
+from tests.support.shared import replica
+from tests.support.valkey import Server
+
+SLOTS = 16384
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
+    folder = tmp_path_factory.mktemp("c")
+    with ExitStack() as stack:
+        nodes = []
+        for i in range(3):
+            options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "2000")
+            nodes.append(stack.enter_context(valkey.running(folder / str(i), *options, port=valkey.low_port())))
+        for i, node in enumerate(nodes):
+            with node.client() as client:
+                client.execute_command("CLUSTER", "ADDSLOTSRANGE", i * SLOTS // 3, (i + 1) * SLOTS // 3 - 1)
+                client.execute_command("CLUSTER", "MEET", "127.0.0.1", nodes[0].port)
+        yield nodes
+
+
+async def test_replicas_share_a_pool_over_a_cluster_and_wake_each_other_from_any_node(cluster: list[Server]) -> None:
+    await eventually(lambda: all("cluster_state:ok" in _info(node) for node in cluster), within_s=10)
+    url = f"redis+cluster://127.0.0.1:{cluster[0].port}"
+    async with replica("a", url, may_lead=True) as a, replica("b", url) as b:
+        await asyncio.wait_for(a.shared.in_charge.wait(), 3)
+        a.shared.publish(limited(2))
+        await eventually(lambda: b.ledger.state.limits == limited(2).limits)
+        a.arrive()
+        a.arrive()
+        await a.until(held=2, within_s=4)  # a new generation: for a second nobody comes on top
+        b.arrive()
+        await asyncio.sleep(0.05)
+        a.end()
+        await b.until(held=1, within_s=0.5)
+
+
+def _info(node: Server) -> str:
+    with node.client() as client:
+        info = client.execute_command("CLUSTER", "INFO")
+    return info.decode() if isinstance(info, bytes) else str(info)
+
+
+async def test_a_failover_by_sentinel_keeps_the_limit(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        primary = stack.enter_context(valkey.running(tmp_path / "p", port=valkey.free_port()))
+        follower = stack.enter_context(
+            valkey.running(tmp_path / "f", "--replicaof", f"127.0.0.1 {primary.port}", port=valkey.free_port())
+        )
+        sentinel = stack.enter_context(valkey.sentinel(tmp_path / "s", "main", primary.port))
+        await eventually(lambda: _followers(primary) == 1)
+        url = f"redis+sentinel://127.0.0.1:{sentinel.port}/main"
+        async with replica("a", url, may_lead=True) as a, replica("b", url) as b:
+            await asyncio.wait_for(a.shared.in_charge.wait(), 3)
+            a.shared.publish(limited(4))
+            for node in (a, b):
+                node.arrive()
+                node.arrive()
+            await a.until(held=2, within_s=4)
+            await b.until(held=2, within_s=4)
+            with sentinel.client() as client:
+                await eventually(lambda: _knows_follower(client), within_s=12)
+                client.execute_command("SENTINEL", "FAILOVER", "main")
+            await eventually(lambda: _role(follower) == "master", within_s=10)
+            for node in (a, b):
+                node.arrive()
+            await asyncio.sleep(1.5)
+            assert len(a.held) + len(b.held) == 4
+            a.end()
+            await eventually(lambda: len(a.held) + len(b.held) == 4 and not a.ledger.cut_off, within_s=6)
+
+
+def _followers(server: Server) -> int:
+    with server.client() as client:
+        return int(client.info("replication")["connected_slaves"])
+
+
+def _role(server: Server) -> str:
+    """Empty while it changes: the server drops its clients then."""
+    try:
+        with server.client() as client:
+            return str(client.info("replication")["role"])
+    except RedisConnectionError:
+        return ""
+
+
+def _knows_follower(client: object) -> bool:
+    return bool(client.execute_command("SENTINEL", "REPLICAS", "main"))  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://:secret@host",
+        "redis://:secret@host:port",
+        "redis+sentinel://:secret@host",
+        "redis+sentinel://:secret@host:x/main",
+        "secret",
+    ],
+)
+def test_a_url_that_is_none_is_said_without_its_password(url: str) -> None:
+    with pytest.raises(BadUrl, match="--redis-url") as error:
+        client_of(url)
+    assert ":secret" not in str(error.value)
+
+
+async def test_a_link_to_nobody_is_one_error() -> None:
+    link = Link(f"redis://127.0.0.1:{valkey.free_port()}")
+    with pytest.raises(StateUnavailable) as error:
+        await link.run(Script("ask"), ("a", "b", "c"), (), within_s=1)
+    assert error.value.kind == "connection"
+    await link.close()

@@ -1,0 +1,205 @@
+"""The account of a pool over several replicas."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from extproc.account import (
+    DEAD_AFTER_S,
+    FORGET_AFTER_S,
+    HEARD_FOR_S,
+    KEEP_HEARD_S,
+    NO_STATE_AGAIN_S,
+    RAMP_S,
+    REPORT_S,
+    Account,
+    Report,
+    Settled,
+)
+from extproc.model import NOTHING, Load, Priority
+from extproc.ports import Want
+from tests.support.pools import limited, reserving
+
+P0, P1, P2 = Priority
+SETTLED = -1000.0
+
+
+class Told:
+    """An account and its replicas' numbers. `ask("a", held=2, wants=[P1])`; a want is one slot, waiting for `waited` s."""
+
+    def __init__(self, slots: float, *, generation: float | None = SETTLED) -> None:
+        self.account = Account(limited(slots), generation)
+        self.now = 0.0
+        self.seqs: dict[str, int] = {}
+
+    def report(self, replica: str, held: float, wants: list[Priority], **more: float) -> Report:
+        self.seqs[replica] = self.seqs.get(replica, 0) + 1
+        return Report(
+            replica=replica,
+            seq=self.seqs[replica],
+            in_use=(NOTHING, Load(0, held), NOTHING),
+            acked=int(more.get("acked", 0)),
+            returning=bool(more.get("returning", 0)),
+            hold_s=more.get("hold_s"),
+            ghosts=Load(0, more.get("ghosts", 0)),
+            wants=[Want(priority, Load(0, 1), more.get("waited", 0.0)) for priority in wants],
+        )
+
+    def ask(self, replica: str, wants: list[Priority] | None = None, *, held: float = 0, **more: float) -> Settled:
+        settled = self.account.ask(self.now, self.report(replica, held, wants or [], **more))
+        assert settled is not None
+        return settled
+
+
+def test_replicas_share_one_limit() -> None:
+    told = Told(3)
+    assert told.ask("a", [P1, P1]).admitted == 2
+    second = told.ask("b", [P1, P1])
+    assert (second.admitted, second.total.slots, second.replicas) == (1, 3, 2)
+    assert told.ask("a", [P1], held=1).admitted == 1
+
+
+def test_a_report_that_is_not_newer_changes_nothing() -> None:
+    told = Told(3)
+    old, new = told.report("a", 3, []), told.report("a", 1, [])
+    assert told.account.ask(0, new) is not None
+    assert told.account.ask(0, old) is None
+    assert told.account.ask(0, new) is None
+    assert told.account.total(0).slots == 1
+
+
+def test_a_lost_answer_is_corrected_by_the_next_report() -> None:
+    told = Told(2)
+    told.ask("a", [P1, P1])
+    assert told.ask("b", [P1]).admitted == 0
+    told.ask("a", held=0)
+    assert told.ask("b", [P1]).admitted == 1
+
+
+@pytest.mark.parametrize(("waiting", "comes", "goes"), [(P0, P1, 0), (P1, P0, 1), (P1, P1, 0), (P2, P1, 1)])
+def test_none_passes_over_a_better_waiter_elsewhere(waiting: Priority, comes: Priority, goes: int) -> None:
+    told = Told(1)
+    told.ask("a", held=1)
+    told.ask("b", [waiting], waited=0.5)
+    told.now = 0.1
+    freed = told.ask("a", [comes], held=0)
+    assert freed.admitted == goes
+    assert freed.wake == (None if goes else "b")
+
+
+def test_among_equals_the_longest_waiting_goes_first() -> None:
+    told = Told(1)
+    told.ask("c", held=1)
+    told.ask("a", [P1], waited=0.1)
+    told.ask("b", [P1], waited=0.3)
+    assert told.ask("c").wake == "b"
+    assert told.ask("a", [P1], waited=0.1).admitted == 0
+    assert told.ask("b", [P1], waited=0.3).admitted == 1
+
+
+def test_who_waits_is_heard_for_a_second_and_asks_again_before() -> None:
+    told = Told(1)
+    told.ask("c", held=1)
+    refused = told.ask("a", [P0])
+    assert refused.again_s is not None
+    assert refused.again_s < HEARD_FOR_S / 2
+    told.now = HEARD_FOR_S + 0.01
+    told.ask("c")
+    assert told.ask("b", [P2]).admitted == 1
+
+
+def test_a_waiter_that_would_not_fit_is_not_woken() -> None:
+    told = Told(2)
+    told.ask("c", held=2)
+    told.ask("a", [P1])
+    assert told.ask("c", held=2).wake is None
+    assert told.ask("c", held=1).wake == "a"
+
+
+def test_a_silent_replica_fades_as_ghost_load_and_its_word_takes_the_ghosts_place() -> None:
+    told = Told(4)
+    told.ask("a", held=4, hold_s=3.0)
+    told.now = DEAD_AFTER_S
+    assert told.ask("b", [P1]).admitted == 0
+    told.now = DEAD_AFTER_S + 3.0 * math.log(2)
+    assert told.account.total(told.now).slots == pytest.approx(2.0)
+    assert told.ask("b", [P1, P1, P1]).admitted == 2
+    woken = told.ask("a", [P1], held=3)
+    assert (woken.total.slots, woken.admitted) == (5, 0)
+    told.now += DEAD_AFTER_S + 60
+    told.ask("b", held=1)
+    assert told.account.total(told.now).slots == 1
+
+
+def test_a_ghosts_end_is_looked_for() -> None:
+    told = Told(1)
+    assert told.ask("a", [P1], ghosts=1, hold_s=2.0).again_s == pytest.approx(0.1)
+
+
+def test_a_long_silent_empty_entry_is_forgotten_but_not_before() -> None:
+    told = Told(4)
+    told.ask("a")
+    told.now = FORGET_AFTER_S - 1
+    told.ask("b")
+    assert "a" in told.account.entries
+    told.now = FORGET_AFTER_S + 1
+    told.ask("b")
+    assert "a" not in told.account.entries
+
+
+def test_in_a_new_generation_a_replica_only_replaces_what_ends_until_all_have_reported() -> None:
+    told = Told(4, generation=None)
+    assert told.ask("a", [P1], held=2).admitted == 0
+    assert told.ask("a", [P1, P1], held=1).admitted == 1
+    told.now = 0.9
+    assert told.ask("b", [P1], held=2).admitted == 0
+    told.now = REPORT_S + RAMP_S
+    told.ask("b", held=0)
+    assert told.ask("a", [P1, P1, P1], held=2).admitted == 2
+
+
+def test_an_entry_older_than_what_its_replica_was_promised_begins_a_generation_once() -> None:
+    told = Told(4)
+    told.ask("a", held=1)
+    told.now = 50.0
+    assert told.ask("a", [P1], held=1, acked=7).admitted == 0
+    assert told.account.generation == 50.0
+    told.now = 50.5
+    told.ask("b", acked=9)
+    assert told.account.generation == 50.0
+
+
+def test_who_returns_reports_first_and_then_its_cap_rises() -> None:
+    told = Told(10)
+    told.ask("a", held=2)
+    assert told.ask("a", [P1], held=2, returning=1).admitted == 0
+    told.now = 0.9
+    assert told.ask("a", [P1], held=2).admitted == 0
+    told.now = 1.5
+    assert told.ask("a", [P1] * 9, held=2).admitted == 4
+    told.now = RAMP_S
+    assert told.ask("a", [P1] * 9, held=6).admitted == 4
+
+
+def test_who_is_held_back_by_its_own_cap_holds_up_nobody_else() -> None:
+    told = Told(10)
+    held_back = told.ask("a", [P0], held=2, returning=1)
+    assert (held_back.admitted, held_back.again_s) == (0, KEEP_HEARD_S)
+    assert told.ask("b", [P2]).admitted == 1
+
+
+def test_without_a_known_limit_nobody_goes_and_the_question_comes_back_soon() -> None:
+    account = Account()
+    settled = account.ask(0, Report("a", 1, (NOTHING,) * 3, wants=[Want(P0, Load(1, 1))]))
+    assert settled is not None
+    assert (settled.admitted, settled.again_s) == (0, NO_STATE_AGAIN_S)
+
+
+def test_reserves_hold_over_all_replicas() -> None:
+    told = Told(4)
+    told.account.state = reserving(limited(4), p0=2)
+    assert told.ask("a", [P1]).admitted == 1
+    assert told.ask("b", [P1, P1]).admitted == 1
+    assert told.ask("b", [P0, P0], held=1).admitted == 2
