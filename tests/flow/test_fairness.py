@@ -15,6 +15,7 @@ from tests.support.virtual import virtual
 
 P0, P1, P2 = Priority
 HOLD_S = 1.0
+SECONDS = 20
 SLOTS = 100
 
 
@@ -81,9 +82,9 @@ def test_backlogged_tenants_get_equal_shares_whatever_they_send(priority: Priori
         rates = {"a": 40.0, "b": 80.0, "c": 120.0, "d": 240.0}
         async with asyncio.TaskGroup() as group:
             for name, rate in rates.items():
-                group.create_task(market.tenant(Tenant(name), priority, per_s=rate, seconds=60))
+                group.create_task(market.tenant(Tenant(name), priority, per_s=rate, seconds=SECONDS))
         assert jain([float(market.served[name]) for name in rates]) >= 0.98
-        assert sum(market.served.values()) >= 0.78 * SLOTS / HOLD_S * 60 * 10
+        assert sum(market.served.values()) >= 0.78 * SLOTS / HOLD_S * SECONDS * 10
 
     run()
 
@@ -93,7 +94,7 @@ async def test_shares_follow_weights() -> None:
     market = Market()
     async with asyncio.TaskGroup() as group:
         for name, weight in (("one", 1.0), ("three", 3.0)):
-            group.create_task(market.tenant(Tenant(name, weight), P1, per_s=150, seconds=60))
+            group.create_task(market.tenant(Tenant(name, weight), P1, per_s=150, seconds=SECONDS))
     assert market.served["three"] / market.served["one"] == pytest.approx(3, rel=0.1)
 
 
@@ -101,8 +102,8 @@ async def test_shares_follow_weights() -> None:
 async def test_shares_are_of_tokens_not_of_requests() -> None:
     market = Market()
     async with asyncio.TaskGroup() as group:
-        group.create_task(market.tenant(Tenant("large"), P1, per_s=100, seconds=60, tokens=40))
-        group.create_task(market.tenant(Tenant("small"), P1, per_s=200, seconds=60, tokens=10))
+        group.create_task(market.tenant(Tenant("large"), P1, per_s=100, seconds=SECONDS, tokens=40))
+        group.create_task(market.tenant(Tenant("small"), P1, per_s=200, seconds=SECONDS, tokens=10))
     assert market.served["large"] / market.served["small"] == pytest.approx(1, rel=0.15)
 
 

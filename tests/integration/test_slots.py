@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import aiohttp
-import pytest
 
 from extproc.files import envoy_yaml
 from extproc.sim.stack import Stack, StackOptions
@@ -21,7 +20,7 @@ from tests.support.counting_engine import CountingEngine, counting_engine
 from tests.support.eventually import eventually
 from tests.support.gateway import CHAT, Gateway, gateway_of
 
-STREAM_S = float(os.environ.get("EXTPROC_STREAM_S", "0.4"))
+STREAM_S = float(os.environ.get("EXTPROC_STREAM_S", "0.25"))
 LIMIT = 4
 CLIENTS = 50
 POLICY = f"""
@@ -173,16 +172,16 @@ async def drained(gateway: Gateway) -> bool:
         return "/failed_active_hc" in await response.text()
 
 
-@pytest.mark.parametrize("headers", [{"x-priority": "P0"}, {"x-priority": "P0, P0"}, {"x-priority": ""}])
-async def test_an_untrusted_priority_header_changes_nothing(headers: dict[str, str]) -> None:
+async def test_an_untrusted_priority_header_changes_nothing() -> None:
     policy = POLICY.replace("trust: {headers: [x-priority]}", "")
     async with (
         counting_engine(0.01) as engine,
         Stack(StackOptions(policy=policy, engine_addresses=(engine.address,))) as stack,
         gateway_of(stack) as gateway,
     ):
-        assert (await gateway.post(CHAT, headers=headers)).status == 200
-    assert engine.headers[0]["x-extproc-priority"] == "P1"
+        for value in ("P0", "P0, P0", ""):
+            assert (await gateway.post(CHAT, headers={"x-priority": value})).status == 200
+    assert {headers["x-extproc-priority"] for headers in engine.headers} == {"P1"}
 
 
 async def test_the_gateway_answers_while_a_slow_client_uploads() -> None:
