@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import statistics
+from collections.abc import Callable
+from typing import Any
 
 from extproc.sim.stack import Stack, StackOptions
 from tests.support.gateway import CHAT, Gateway, gateway_of
@@ -39,11 +41,15 @@ async def test_a_gauge_that_crosses_the_watermark_changes_verdicts_within_100_ms
     assert statistics.median(took) < 0.1, f"median of 20: {statistics.median(took) * 1000:.0f} ms"
 
 
+def showing(kv_usage: float) -> Callable[[Any], bool]:
+    return lambda pool: bool(pool["engines"][0]["kv_usage"] == kv_usage)
+
+
 async def test_the_share_refused_follows_the_law() -> None:
     async with Stack(FAST) as stack, gateway_of(stack) as gateway:
         for kv_usage, least, most in ((0.79, 0, 0), (0.81, 4, 24), (0.86, 34, 66), (0.92, 100, 100)):
             await force(gateway, kv_usage=kv_usage)
-            await gateway.until(lambda pool, shown=kv_usage: pool["engines"][0]["kv_usage"] == shown)
+            await gateway.until(showing(kv_usage))
             replies = [await gateway.post(SHORT) for _ in range(100)]
             refused = [reply for reply in replies if reply.status == 429]
             assert least <= len(refused) <= most, kv_usage
