@@ -7,8 +7,9 @@ ARGS   ?=
 demo: $(VENV)/.ready
 	$(BIN)/extproc demo $(ARGS)
 
+# Two files at a time: most of the tests' time is spent waiting for real processes.
 test: $(VENV)/.ready
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 # What a request costs, beside Envoy alone and beside a server that decides nothing: README, "Performance". Four minutes.
 bench: $(VENV)/.ready
