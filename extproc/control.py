@@ -13,7 +13,7 @@ from extproc.model import PoolState
 from extproc.ports import DemandSource, FleetSource, Publisher
 
 PERIOD_S = 0.05
-"""The longest time between two steps (CONTROLLER section 1): samples that stop coming must be noticed too."""
+"""The longest time between two steps: samples that stop coming must be noticed too."""
 
 
 class ControlLoop:

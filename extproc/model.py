@@ -1,4 +1,4 @@
-"""The words of DESIGN section 1 as frozen values, shared by every layer. No behaviour beyond arithmetic on themselves.
+"""The words of the project as frozen values, shared by every layer. No behaviour beyond arithmetic on themselves.
 
 Units: seconds are float and end in `_s`; tokens are KV-cache tokens and end in `_tokens`; one slot is one sequence in
 an engine's batch.

@@ -1,4 +1,4 @@
-"""The one table from outcome to what the client sees (DESIGN section 6)."""
+"""The one table from outcome to what the client sees."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class FixedPolicy(_Section, frozen=True):
 
 
 class WatermarkPolicy(_Section, frozen=True):
-    """Controller `watermark`: rejection from KV usage (CONTROLLER section 1)."""
+    """Controller `watermark`: rejection from KV usage."""
 
     high: float = 0.80
     """Mean KV usage above which newcomers are refused. 0..1, default 0.80. Also where drop policies begin to act."""
@@ -146,7 +146,7 @@ class WatermarkPolicy(_Section, frozen=True):
 
 
 class VegasPolicy(_Section, frozen=True):
-    """Controller `vegas`: requests at once, from latency (CONTROLLER section 1)."""
+    """Controller `vegas`: requests at once, from latency."""
 
     min_limit: int = 10
     """Requests at once where it starts, and below which it never goes. At least 1, default 10."""
@@ -166,7 +166,7 @@ class VegasPolicy(_Section, frozen=True):
 
 
 class PidPolicy(_Section, frozen=True):
-    """Controller `pid`: tokens in flight and admission probability, steered to a KV usage (CONTROLLER section 1)."""
+    """Controller `pid`: tokens in flight and admission probability, steered to a KV usage."""
 
     setpoint: float = 0.86
     """Mean KV usage to hold. Between watermark.high and watermark.panic, default 0.86."""

@@ -1,7 +1,7 @@
 """One pool's decision: its controllers together, what holds while the engines cannot be seen, the operator's override,
 and the reserved slots. The laws themselves live in their own modules.
 
-Order and meaning (DESIGN sections 5 and 8):
+Order and meaning:
 
 1. Limits take the minimum, rejections and saturation the maximum; the reason names what binds.
 2. No engines configured: the members' limit, or `failure.unknownLimit` where they know none; nobody is refused.

@@ -1,5 +1,5 @@
-"""Controller `pid`: tokens in flight and admission probability from KV usage, in velocity form (CONTROLLER section 1;
-Astrom and Hagglund, PID Controllers, 1995, sections 3.5 and 9.3).
+"""Controller `pid`: tokens in flight and admission probability from KV usage, in velocity form
+(Astrom and Hagglund, PID Controllers, 1995, sections 3.5 and 9.3).
 
 The plant integrates: d(usage)/dt = (admitted - drained) / capacity, in tokens per second. Its gain K is the usage that
 would come per second if all were admitted, offered / capacity; the controller's is divided by it, so that `kp` means

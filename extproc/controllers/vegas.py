@@ -1,4 +1,4 @@
-"""Controller `vegas`: requests at once from latency, the classical law (CONTROLLER section 1; Brakmo and Peterson 1995).
+"""Controller `vegas`: requests at once from latency, the classical law (Brakmo and Peterson 1995).
 
 It takes the least latency it ever saw for that of an idle system, and the distance from there for queueing. Its known
 failings follow from that, and are shown in `tests/sim/test_known_failings.py`: longer prompts look like congestion.

@@ -1,4 +1,4 @@
-"""Controller `watermark`: admission probability from KV cache usage, the classical law (CONTROLLER section 1)."""
+"""Controller `watermark`: admission probability from KV cache usage, the classical law."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account and `ask.lua` side by side, on a real server with a clock of ours, and the promises of DESIGN section 7.
+"""The account and `ask.lua` side by side, on a real server with a clock of ours, and the promises that replicas share a limit by.
 
 Replicas here are modelled as they are: each knows what runs on it, reports that, and believes only answers in time.
 Calls are lost on either way, arrive late, twice, or after a younger one; replicas die, sleep and wake; limits fall.

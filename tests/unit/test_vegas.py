@@ -1,4 +1,4 @@
-"""The law `vegas`, step by step (CONTROLLER section 1)."""
+"""The law `vegas`, step by step."""
 
 from __future__ import annotations
 
