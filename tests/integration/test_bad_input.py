@@ -89,10 +89,22 @@ async def test_a_chunked_body_above_the_size_we_read_passes_whole(gateway: Gatew
         assert response.status == 200
 
 
-async def test_a_prompt_larger_than_any_engine_is_refused_for_good(gateway: Gateway) -> None:
-    prompt = "x" * 3_600_000  # of 400,000 tokens the engine has; estimated at 900,000
+async def test_a_prompt_too_long_to_be_read_is_the_engines_to_refuse(gateway: Gateway) -> None:
+    """Above `body.maxBytes` we see a length only. What we read and no engine holds is 413: see the test below."""
+    prompt = "x" * 3_600_000  # 900,000 tokens; the engine has 400,000
     reply = await gateway.post({**SHORT, "messages": [{"role": "user", "content": prompt}]})
-    assert reply.status in {400, 413}
+    assert reply.status == 400
+    assert "x-extproc-reason" not in reply.headers
+
+
+async def test_a_prompt_that_no_engine_holds_is_refused_for_good() -> None:
+    async with Stack(StackOptions(engines=1, engine_args=("--kv-tokens", "4096"))) as stack, gateway_of(stack) as small:
+        await small.until(lambda pool: pool["engine_max_tokens"] is not None)
+        reply = await small.post({**SHORT, "messages": [{"role": "user", "content": "x" * 40_000}]})
+    assert reply.status == 413
+    assert reply.headers["x-extproc-reason"] == "too-large"
+    assert reply.headers["x-should-retry"] == "false"
+    assert "retry-after" not in reply.headers
 
 
 @pytest.mark.parametrize(
