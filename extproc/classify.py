@@ -9,7 +9,10 @@ from msgspec import UNSET, Struct
 from extproc.config import ClassificationRule, Policy, When
 from extproc.model import Api, BodyFacts, Priority, RequestHead, Tenant
 
-_GENERATING = ("/chat/completions", "/completions", "/responses", "/messages")
+_GENERATING = (
+    *("/chat/completions", "/completions", "/responses", "/messages"),
+    *("/generate", "/generate_stream", "/invocations"),  # the engines' own: SGLang, Triton, SageMaker's in vLLM
+)
 _SCORING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
 _ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
 PRIORITY_HEADER = "x-priority"

@@ -56,6 +56,10 @@ class _Body(msgspec.Struct):
     text_2: Any = None
     data_1: Any = None
     data_2: Any = None
+    text: Any = None
+    text_input: Any = None
+    input_ids: Any = None
+    sampling_params: Any = None
     tools: msgspec.Raw = msgspec.Raw()
     max_tokens: Any = None
     max_completion_tokens: Any = None
@@ -89,6 +93,8 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         read = _decoder.decode(body) if _most_values(body) <= _MOST_VALUES else _outline_decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
+    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
+        return _native_facts(read, read.sampling_params, policy)
     maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
     return BodyFacts(
         model=read.model if isinstance(read.model, str) else None,
@@ -101,6 +107,22 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
     )
 
 
+def _native_facts(read: _Body, sampling: dict[str, object], policy: CostPolicy) -> BodyFacts:
+    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`."""
+    most = sampling.get("max_new_tokens")
+    return BodyFacts(
+        prompt_tokens=_prompt_tokens(read, policy),
+        max_output_tokens=most if _is_count(most) else None,
+        sequences=_prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n")),
+        stream=read.stream is True,
+    )
+
+
+def _prompt_text(read: _Body) -> object:
+    """SGLang's prompt. In OpenAI's `/v1/responses` the same name holds the answer's format."""
+    return None if isinstance(read.text, dict) else read.text
+
+
 def _most_values(body: bytes) -> int:
     """No fewer than the body holds: each value comes after a comma or an opening bracket, as do parts of its texts."""
     return body.count(b",") + body.count(b"[") + body.count(b"{")
@@ -108,7 +130,10 @@ def _most_values(body: bytes) -> int:
 
 def _prompt_tokens(read: _Body, policy: CostPolicy) -> int:
     text_bytes, other_tokens = _measure(
-        [read.messages, read.prompt, read.suffix, read.input, read.system, read.instructions]
+        [
+            *(read.messages, read.prompt, read.suffix, read.input, read.system, read.instructions),
+            *(_prompt_text(read), read.text_input, read.input_ids),
+        ]
     )
     scored_bytes, scored_tokens = _measure_scored(read)
     text_bytes += scored_bytes

@@ -62,6 +62,9 @@ def test_what_is_not_inference_passes(method: str, path: str) -> None:
         ("/v1%2fchat/completion%73?x=%3F", Api.OPENAI, True),
         ("/v1/completions%2F", Api.OPENAI, True),
         ("/v1/messages", Api.ANTHROPIC, True),
+        ("/generate", Api.OPENAI, True),
+        ("/v2/models/ensemble/generate_stream", Api.OPENAI, True),
+        ("/invocations", Api.OPENAI, True),
         ("/v1/embeddings", Api.OPENAI, False),
         ("/v1/rerank", Api.OPENAI, False),
     ],
@@ -100,7 +103,7 @@ RULED = Untenanted(
           - {when: {header: {x-internal: "*"}}, bypass: true}
           - {when: {path: /v1/embeddings}, priority: P2}
           - {when: {header: {x-team: research}}, priority: P2, pool: small}
-          - {when: {path: /generate}, priority: P1}
+          - {when: {path: /think}, priority: P1}
           - {when: {service_tier: flex}, priority: P2}
           - {when: {model: vip}, priority: P0}
         """.replace("service_tier", "serviceTier")
@@ -116,7 +119,7 @@ def test_rules_on_headers_and_paths() -> None:
     research = RULED.head(post(x_team="research"))
     assert research is not None
     assert (research.priority, research.pool) == (P2, "small")
-    assert RULED.head(post("/generate")) is not None
+    assert RULED.head(post("/think")) is not None
 
 
 @pytest.mark.parametrize(

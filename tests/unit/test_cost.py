@@ -49,6 +49,10 @@ def facts(**body: object) -> BodyFacts:
         ({"text_1": "q" * 40, "text_2": "d" * 400}, 110),
         ({"queries": "q" * 40, "items": ["d" * 400]}, 110),
         ({"data_1": "q" * 40, "data_2": ["d" * 400]}, 110),
+        ({"text": "x" * 400, "sampling_params": {"max_new_tokens": 7}}, 100),
+        ({"input_ids": [[1, 2, 3], [4, 5]]}, 5),
+        ({"text_input": "x" * 400, "max_tokens": 7}, 100),
+        ({"input": "x" * 400, "text": {"format": {"type": "json_schema", "name": "n" * 400}}}, 100),
         ({"query": 7, "documents": None}, 1),
         ({}, 1),
     ],
@@ -103,6 +107,11 @@ def test_parts_of_every_api(part: dict[str, object], tokens: int) -> None:
 )
 def test_sequences_of_every_prompt_form(body: dict[str, object], sequences: int) -> None:
     assert facts(**body).sequences == sequences
+
+
+def test_sglangs_own_api_says_the_rest_in_sampling_params() -> None:
+    found = facts(text=["a" * 40, "b" * 40], sampling_params={"max_new_tokens": 7, "n": 2}, stream=True)
+    assert found == BodyFacts(prompt_tokens=20, max_output_tokens=7, sequences=4, stream=True)
 
 
 @pytest.mark.parametrize(
