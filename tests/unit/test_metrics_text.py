@@ -82,3 +82,8 @@ def test_a_megabyte_of_blanks_is_read_in_no_time() -> None:
     start = time.perf_counter()
     assert _values("x:a" + " " * 1_000_000 + "\n") == []
     assert time.perf_counter() - start < 1.0
+
+
+def test_a_page_of_endless_series_is_no_sample() -> None:
+    with pytest.raises(BadMetrics, match="more than 10000 series"):
+        TEXT.scan("".join(f'x:a{{l="{number}"}} 1\n' for number in range(10_001)))
