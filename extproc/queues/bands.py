@@ -98,6 +98,10 @@ class Band(Generic[T]):
         self.body_bytes -= waiter.body_bytes
         return True
 
+    def pass_by(self, tenant: Tenant, load: Load) -> None:
+        """A request is admitted that stood in no line, since nobody did: its tenant is charged for it all the same."""
+        self._order.charge(tenant, load)
+
     def heads(self, most: int) -> list[Waiter[T]]:
         """Who goes next."""
         return self._order.smallest(most)
