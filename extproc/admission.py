@@ -41,8 +41,7 @@ class Candidate(Struct, frozen=True):
     wants_body: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True, gc=False):
     """What is known of a body. `shipped_bytes`: that came to us; `length_bytes`: that its text may have, None unknown."""
 
     length_bytes: int | None

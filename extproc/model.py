@@ -154,8 +154,7 @@ class RequestHead(Struct, frozen=True):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFacts:
+class BodyFacts(Struct, frozen=True, gc=False):
     """What a request body says of its cost and class. None: the body does not say, or says nonsense (the engine will)."""
 
     model: str | None = None
@@ -166,8 +165,7 @@ class BodyFacts:
     stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True, gc=False):
     """A request refused: what is said to the client. `retry_after_s` None: no Retry-After header."""
 
     outcome: Outcome
@@ -218,8 +216,7 @@ class Fleet:
         return tuple(s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True, gc=False):
     """How long one finished request took, or the means of what a replica reports of several. None: not measured.
 
     `duration_s`: from admission to the end of the response. An answer that its client left looks like a short one, so
