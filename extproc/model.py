@@ -272,8 +272,7 @@ class PoolState:
     expected_ttft_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderChanges:
+class HeaderChanges(Struct, frozen=True, cache_hash=True):
     """Request headers to set and to remove before the engine sees them."""
 
     set: tuple[tuple[str, str], ...] = ()
