@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from extproc.model import NOTHING, Load, PoolState
+from extproc.model import NOTHING, Load, PoolState, together
 from extproc.ports import Want
 
 GHOST_HOLD_S = 10.0
@@ -38,12 +38,13 @@ def fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bo
     """
     priority, needed = want.priority, want.load
     limit = state.limits[priority]
-    first, second, third = used
-    total = ghosts + first + second + third
+    total = together(ghosts, used)
     if total.empty and 0 < limit.tokens < needed.tokens:
         needed = Load(0.0, needed.slots)
     if not (total + needed).fits(limit):
         return False
+    if priority == 0:
+        return True
     below = sum(used[priority + 1 :], ghosts)
     for above in range(priority - 1, -1, -1):
         below += used[above + 1]
@@ -89,12 +90,14 @@ class Ghosts:
 
     def add(self, load: Load, now: float) -> Load:
         """Ghost load now, with this."""
-        self._load = self.left(now) + load
-        return self._load
+        left = self.left(now)
+        if load is not NOTHING:
+            left = self._load = left + load
+        return left
 
     def left(self, now: float) -> Load:
         """Ghost load now."""
-        if not self._load.empty:
+        if self._load is not NOTHING:
             self._load = faded(self._load, now - self._at, self.hold_s)
         self._at = now
         return self._load

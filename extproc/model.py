@@ -7,7 +7,7 @@ an engine's batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -108,6 +108,15 @@ class Load(Struct, frozen=True, gc=False):
 
 NOTHING = Load()
 UNLIMITED = Load(math.inf, math.inf)
+
+
+def together(ghosts: Load, in_use: Sequence[Load]) -> Load:
+    """The sum of what is held: of every request in one step, hence no `sum`."""
+    first, second, third = in_use
+    return Load(
+        ghosts.tokens + first.tokens + second.tokens + third.tokens,
+        ghosts.slots + first.slots + second.slots + third.slots,
+    )
 
 
 def least(a: Load, b: Load) -> Load:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from extproc.capacity import Ghosts, admissible, look_again_s
 from extproc.clock import Clock
-from extproc.model import NOTHING, Load, PoolState
+from extproc.model import NOTHING, Load, PoolState, together
 from extproc.ports import Ask, Verdicts
 
 
@@ -48,8 +48,7 @@ class LocalLedger:
         ghosts = self._ghosts.add(ask.ghosts, self._clock.now())
         wants, state = ask.wants, self.state
         admitted = admissible(wants, ask.in_use, ghosts, state)
-        first, second, third = ask.in_use
-        total = first + second + third + ghosts
+        total = together(ghosts, ask.in_use)
         for want in wants[:admitted]:
             total += want.load
         self.total = total
