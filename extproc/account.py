@@ -1,5 +1,4 @@
-"""The account of one pool's capacity over all its replicas. Pure: the reference of `redis/ask.lua`, line by line, and the
-whole of the ledger where there is one replica only.
+"""The account of one pool's capacity over all its replicas. Pure: the reference of `redis/ask.lua`, line by line.
 
 Replicas report absolute numbers, each report with a number above the last (`seq`), so that a report that is lost, late,
 repeated or out of order changes nothing that the next one does not correct. What the account admits it adds to the
@@ -21,7 +20,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from extproc.capacity import GHOST_HOLD_S, faded, fits
+from extproc.capacity import GHOST_HOLD_S, faded, fits, look_again_s
 from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Load, PoolState, Priority
 from extproc.ports import Want
 
@@ -33,8 +32,6 @@ FORGET_AFTER_S = 60.0
 """A silent entry is kept at least so long: its number tells whether the account lost something."""
 KEEP_HEARD_S = 0.2
 """A replica with waiters asks again this often: others must hear of them, and a wake may be lost."""
-LOOK_AGAIN_SHARE = 0.05
-"""Ghost load is looked at again after this share of its mean hold."""
 NO_STATE_AGAIN_S = 0.05
 
 
@@ -213,9 +210,10 @@ class Account:
         if self.state is None:
             return NO_STATE_AGAIN_S
         hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
-        fading_s = math.inf if ghosts.empty else hold_s * LOOK_AGAIN_SHARE
-        again_s = fading_s if alone else min(fading_s, KEEP_HEARD_S)
-        return None if again_s == math.inf else again_s
+        fading_s = look_again_s(ghosts, hold_s)
+        if alone:
+            return fading_s
+        return KEEP_HEARD_S if fading_s is None else min(fading_s, KEEP_HEARD_S)
 
     def _wake(self, first: Head | None, own: tuple[Head, ...], used: list[Load], ghosts: Load) -> str | None:
         """Who is first in the line, if it waits elsewhere and fits."""

@@ -41,8 +41,7 @@ class Candidate(Struct, frozen=True):
     wants_body: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
+class _Seen(Struct, frozen=True, gc=False):
     """What is known of a body. `shipped_bytes`: that came to us; `length_bytes`: that its text may have, None unknown."""
 
     length_bytes: int | None
@@ -136,10 +135,12 @@ class Admission:
 
     def _look(self, head: RequestHead, body: bytes) -> _Seen:
         applied = codings(head.headers.get("content-encoding", ""))
+        if not applied:
+            return _Seen(len(body), len(body), read_body(body, self._policy.cost))
         most_bytes = self._policy.body.max_bytes
-        text = unfold(body, applied, most_bytes=most_bytes) if applied else body
-        length = unread_length(len(body), self._policy.cost, compressed=bool(applied), unfolded=len(text))
-        facts = read_body(text, self._policy.cost) if not applied or len(text) <= most_bytes else None
+        text = unfold(body, applied, most_bytes=most_bytes)
+        length = unread_length(len(body), self._policy.cost, compressed=True, unfolded=len(text))
+        facts = read_body(text, self._policy.cost) if len(text) <= most_bytes else None
         return _Seen(length, len(body), facts)
 
     def _submission(

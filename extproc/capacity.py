@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from extproc.model import NOTHING, Load, PoolState
+from extproc.model import NOTHING, Load, PoolState, together
 from extproc.ports import Want
 
 GHOST_HOLD_S = 10.0
 """How long ghost load is taken to be held while no request has yet ended to tell."""
 GHOST_GONE_SLOTS = 0.5
 """Under half a slot it is gone."""
+LOOK_AGAIN_SHARE = 0.05
+"""Ghost load is looked at again after this share of its mean hold."""
 
 
 def admissible(wants: Sequence[Want], in_use: Sequence[Load], ghosts: Load, state: PoolState) -> int:
@@ -34,19 +36,19 @@ def fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bo
 
     A want larger by tokens than its limit would never fit: it goes when the pool is otherwise empty. Slots bind always.
     """
-    total = sum(used, ghosts)
-    needed = want.load
-    if total.empty and 0 < state.limits[want.priority].tokens < needed.tokens:
+    priority, needed = want.priority, want.load
+    limit = state.limits[priority]
+    total = together(ghosts, used)
+    if total.empty and 0 < limit.tokens < needed.tokens:
         needed = Load(0.0, needed.slots)
-    if not (total + needed).fits(state.limits[want.priority]):
+    if not (total + needed).fits(limit):
         return False
-    pool_limit = state.limits[0]
-    below = ghosts
-    for priority in range(len(used) - 1, want.priority, -1):
-        below += used[priority]
-    for above in range(want.priority - 1, -1, -1):
+    if priority == 0:
+        return True
+    below = sum(used[priority + 1 :], ghosts)
+    for above in range(priority - 1, -1, -1):
         below += used[above + 1]
-        if not (below + needed).fits(pool_limit - state.reserved[above]):
+        if not (below + needed).fits(state.limits[0] - state.reserved[above]):
             return False
     return True
 
@@ -71,6 +73,11 @@ def faded(load: Load, for_s: float, hold_s: float) -> Load:
     return left if left.slots >= GHOST_GONE_SLOTS else NOTHING
 
 
+def look_again_s(ghosts: Load, hold_s: float) -> float | None:
+    """When to look again whether ghost load has gone enough; None: there is none."""
+    return None if ghosts.empty else hold_s * LOOK_AGAIN_SHARE
+
+
 class Ghosts:
     """One replica's ghost load, fading. `hold_s`: how long load is held in the mean."""
 
@@ -81,12 +88,16 @@ class Ghosts:
         self._at = now
         self.hold_s = GHOST_HOLD_S
 
-    def add(self, load: Load, now: float) -> None:
-        self._load = self.left(now) + load
+    def add(self, load: Load, now: float) -> Load:
+        """Ghost load now, with this."""
+        left = self.left(now)
+        if load is not NOTHING:
+            left = self._load = left + load
+        return left
 
     def left(self, now: float) -> Load:
         """Ghost load now."""
-        if not self._load.empty:
+        if self._load is not NOTHING:
             self._load = faded(self._load, now - self._at, self.hold_s)
         self._at = now
         return self._load

@@ -16,12 +16,14 @@ _GENERATING = (
 _SCORING = ("/embeddings", "/rerank", "/score", "/classify", "/pooling")
 _ALIASES = {"realtime": Priority.P0, "agent": Priority.P1, "batch": Priority.P2}
 PRIORITY_HEADER = "x-priority"
+_NO_FACTS = BodyFacts()
 
 
 class HeadClass(Struct, frozen=True):
     """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
 
     `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.
+    `open_rules`: those whose conditions on the headers hold, in order; the body may have a word in each.
     """
 
     api: Api
@@ -30,6 +32,7 @@ class HeadClass(Struct, frozen=True):
     pool: str
     settled: bool
     tenant: Tenant
+    open_rules: tuple[ClassificationRule, ...] = ()
 
 
 class Classifier:
@@ -58,7 +61,8 @@ class Classifier:
         generates = path.endswith(_GENERATING)
         if head.method != "POST":
             return None
-        holding = [rule for rule in self._rules if _holds(rule.when, path, head, tenant=tenant, facts=None)]
+        open_rules = tuple([rule for rule in self._rules if _may_hold(rule.when, path, head, tenant)])
+        holding = [rule for rule in open_rules if _holds(rule.when, _NO_FACTS)]
         if any(rule.bypass for rule in holding):
             return None
         if not (generates or path.endswith(_SCORING) or any(rule.when.path for rule in holding)):
@@ -71,14 +75,14 @@ class Classifier:
             pool=pool or self._default_pool,
             settled=not self._reads_body and (self._one_pool or pool is not None),
             tenant=tenant,
+            open_rules=open_rules,
         )
 
     def body(self, head: RequestHead, head_class: HeadClass, facts: BodyFacts) -> tuple[Priority, str] | None:
         """The final priority and pool; None: a rule on the body says bypass."""
         if head_class.settled:
             return head_class.priority, head_class.pool
-        path = _path(head)
-        holding = [rule for rule in self._rules if _holds(rule.when, path, head, tenant=head_class.tenant, facts=facts)]
+        holding = [rule for rule in head_class.open_rules if _holds(rule.when, facts)]
         if any(rule.bypass for rule in holding):
             return None
         priority, pool = self._decide(head, holding, head_class.tenant)
@@ -87,11 +91,14 @@ class Classifier:
     def _decide(
         self, head: RequestHead, holding: list[ClassificationRule], tenant: Tenant
     ) -> tuple[Priority, str | None]:
-        trusted = self._trusted_priority(head)
-        default = self._of_tenant.get(tenant.name, Priority.P1)
-        ruled = next((rule.priority for rule in holding if rule.priority is not UNSET), default)
-        pool = next((rule.pool for rule in holding if rule.pool is not UNSET), None)
-        return (ruled if trusted is None else trusted), pool
+        priority = self._trusted_priority(head)
+        pool = None
+        for rule in holding:
+            if priority is None and rule.priority is not UNSET:
+                priority = rule.priority
+            if pool is None and rule.pool is not UNSET:
+                pool = rule.pool
+        return self._of_tenant.get(tenant.name, Priority.P1) if priority is None else priority, pool
 
     def _trusted_priority(self, head: RequestHead) -> Priority | None:
         """None where the header is not trusted, not there, or says nothing we know."""
@@ -105,17 +112,20 @@ def _path(head: RequestHead) -> str:
     return unquote(head.path.split("?", 1)[0]).rstrip("/")
 
 
-def _holds(when: When, path: str, head: RequestHead, *, tenant: Tenant, facts: BodyFacts | None) -> bool:
-    """All given conditions hold. Conditions on the body never hold while the body is not known."""
+def _may_hold(when: When, path: str, head: RequestHead, tenant: Tenant) -> bool:
+    """All conditions hold that are not on the body."""
     if when.path is not None and not _matches_path(when.path, path):
         return False
     if when.tenant is not None and when.tenant != tenant.name:
         return False
-    if when.header and not all(_matches_header(name, value, head) for name, value in when.header.items()):
+    return not when.header or all(_matches_header(name, value, head) for name, value in when.header.items())
+
+
+def _holds(when: When, facts: BodyFacts) -> bool:
+    """All conditions on the body hold. None does while the body is not known."""
+    if when.model is not None and facts.model != when.model:
         return False
-    if when.model is not None and (facts is None or facts.model != when.model):
-        return False
-    return when.service_tier is None or (facts is not None and facts.service_tier == when.service_tier)
+    return when.service_tier is None or facts.service_tier == when.service_tier
 
 
 def _matches_path(pattern: str, path: str) -> bool:

@@ -35,6 +35,8 @@ _MEDIA_BYTES_PER_TOKEN = 512
 _MOST_VALUES = 32_768
 """JSON values that are looked at, about a microsecond each. Of more the prompt is told by the length: a megabyte of `{}`
 kept the event loop busy for a third of a second, and a few such bodies made Envoy let everybody pass."""
+_FEW = 64
+"""Marks that are worth a look-up each."""
 
 
 class _Body(msgspec.Struct):
@@ -90,7 +92,7 @@ _outline_decoder = msgspec.json.Decoder(_Outline)
 def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
     """None where it is no JSON object. Never raises."""
     try:
-        read = _decoder.decode(body) if _most_values(body) <= _MOST_VALUES else _outline_decoder.decode(body)
+        read = (_outline_decoder if _too_many_values(body) else _decoder).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
@@ -123,9 +125,19 @@ def _prompt_text(read: _Body) -> object:
     return None if isinstance(read.text, dict) else read.text
 
 
-def _most_values(body: bytes) -> int:
-    """No fewer than the body holds: each value comes after a comma or an opening bracket, as do parts of its texts."""
-    return body.count(b",") + body.count(b"[") + body.count(b"{")
+def _too_many_values(body: bytes) -> bool:
+    """Each value comes after a comma or an opening bracket, as do parts of its texts: there are no more than of those."""
+    return len(body) > _MOST_VALUES and sum(_count(body, mark) for mark in (b",", b"[", b"{")) > _MOST_VALUES
+
+
+def _count(body: bytes, mark: bytes) -> int:
+    """As `bytes.count`, which looks at each byte by itself (0.3 ms a megabyte). `find` leaps, so it sees to the few."""
+    at = -1
+    for count in range(_FEW):
+        at = body.find(mark, at + 1)
+        if at < 0:
+            return count
+    return _FEW + body.count(mark, at + 1)
 
 
 def _prompt_tokens(read: _Body, policy: CostPolicy) -> int:
@@ -213,7 +225,10 @@ def _measure_scored(read: _Body) -> tuple[int, int]:
 
 
 def _first(*given: object) -> object:
-    return next((value for value in given if value is not None), None)
+    for value in given:
+        if value is not None:
+            return value
+    return None
 
 
 def _measure(roots: list[object]) -> tuple[int, int]:

@@ -88,6 +88,9 @@ class Dispatcher:
         blocked = self._bands.blocked(submission.priority)
         if outcome := self._judge(submission, now, waits=blocked):
             return self.refuse(outcome, submission)
+        if self._at_once([Want(submission.priority, submission.cost.load)]):
+            self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
+            return self._grant(submission, now, waited_s=0.0)
         waiter = self._enqueue(submission, now, judged=blocked)
         if not blocked:
             self._newcomers.append(waiter)
@@ -215,21 +218,25 @@ class Dispatcher:
         due = self._bands.next_due(pressure=self._pressure) if self._bands.count else None
         self._alarm.by(min(math.inf if due is None else due, self._ask_again_at))
 
+    def _at_once(self, wants: Sequence[Want] = ()) -> bool:
+        """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""
+        if self._asked is not None or self._settling or self._bands.count:
+            return False
+        verdicts = self._ledger.at_once(self._new_ask(wants))
+        if verdicts is None:
+            return False
+        self._new_ghosts, self._dirty, self._ask_again_at = NOTHING, False, math.inf
+        return verdicts.admitted == len(wants)
+
     def _ask(self, now: float) -> None:
         self._asked = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
         unheard, self._newcomers = self._newcomers, []
-        ghosts, self._new_ghosts, self._passing = self._new_ghosts, NOTHING, None
-        self._ask_again_at = math.inf
-        self._ledger.ask(
-            Ask(
-                in_use=self.in_use,
-                wants=[Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked],
-                waiting=self._bands.waiting(),
-                ghosts=ghosts,
-                mean_hold_s=self._traffic.mean_hold_s,
-            ),
-            lambda verdicts: self._on_verdicts(verdicts, unheard),
-        )
+        ask = self._new_ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
+        self._new_ghosts, self._passing, self._ask_again_at = NOTHING, None, math.inf
+        self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard))
+
+    def _new_ask(self, wants: Sequence[Want]) -> Ask:
+        return Ask(self.in_use, wants, ghosts=self._new_ghosts, mean_hold_s=self._traffic.mean_hold_s)
 
     def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]]) -> None:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
@@ -243,7 +250,7 @@ class Dispatcher:
             elif late:
                 self._drop(waiter, Outcome.DEADLINE)
             else:
-                self._admit(waiter, now)
+                waiter.item.deliver(self._grant(waiter.item.submission, now, waited_s=now - waiter.arrived))
         if verdicts.admitted < len(asked):
             for waiter in newcomers:
                 self._stay_or_go(waiter, now)
@@ -256,23 +263,20 @@ class Dispatcher:
             self._ask_again_at = now + verdicts.ask_again_s
         self._settle()
 
-    def _admit(self, waiter: Waiter[Place], now: float) -> None:
-        submission = waiter.item.submission
-        self._in_use[submission.priority] += waiter.load
-        counted_as = self._bands[submission.priority].shares.began(submission.tenant, waiter.load, now)
-        waited_s = now - waiter.arrived
-        ticket = Ticket(
+    def _grant(self, submission: Submission, now: float, *, waited_s: float) -> Ticket:
+        priority, load = submission.priority, submission.cost.load
+        self._in_use[priority] += load
+        self._observer.decided(Outcome.ADMITTED, priority, self.pool, waited_s=waited_s)
+        return Ticket(
             pool=self.pool,
-            priority=submission.priority,
+            priority=priority,
             cost=submission.cost,
-            tenant=counted_as,
+            tenant=self._bands[priority].shares.began(submission.tenant, load, now),
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
             worth_timing=self._goes_by_latency and submission.cost.sequences == 1,
         )
-        self._observer.decided(Outcome.ADMITTED, submission.priority, self.pool, waited_s=waited_s)
-        waiter.item.deliver(ticket)
 
     def _stay_or_go(self, waiter: Waiter[Place], now: float) -> None:
         """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not."""
@@ -316,8 +320,9 @@ class Dispatcher:
         if how is End.COMPLETED:
             self._traffic.finished(Latency(held_s, ticket.ttft_s, ticket.tpot_s))
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
-        self._dirty = True
-        self._settle()
+        if not self._at_once():
+            self._dirty = True
+            self._settle()
 
     def _on_wake(self) -> None:
         self._dirty = self._dirty or self._bands.count > 0

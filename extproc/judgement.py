@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Generic, TypeVar
 
+from extproc.config import DropPolicy
 from extproc.meters import Traffic
 from extproc.model import Load, Outcome, PoolState
 from extproc.queues.bands import Bands
@@ -31,16 +32,21 @@ class Judgement(Generic[T]):
     def refuse(
         self, submission: Submission, state: PoolState, total: Load, *, now: float, waits: bool
     ) -> Outcome | None:
-        """Why a request must not wait, where it `waits`, nor go, where it could at once: it must leave the place to others."""
-        pressure = self.pressure(state, total)
+        """Why a request must not wait, where it `waits`, nor go, where it could at once.
+
+        Where its drop policy will let nobody wait, a tenant must leave room for others instead.
+        """
         if waits:
             return self._bands.refuse(
                 submission,
                 now=now,
-                pressure=pressure,
+                pressure=self.pressure(state, total),
                 expected_wait_s=self.expected_wait_s(submission, state, total),
                 useful_wait_s=submission.useful_wait_s(state),
             )
+        band = self._bands[submission.priority]
+        if band.policy.drop_policy is not DropPolicy.FAST_REJECT or not self.pressure(state, total):
+            return None
         left = state.limits[submission.priority] - total
-        mean = self._traffic.mean_cost
-        return Outcome.SHED if self._bands.turns_away(submission, pressure=pressure, left=left, mean=mean) else None
+        leave_room = band.shares.must_leave_room(submission.tenant, left, self._traffic.mean_cost)
+        return Outcome.SHED if leave_room else None

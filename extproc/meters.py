@@ -51,9 +51,11 @@ class RateMeter:
 class HoldMeter:
     """How long load is held: the mean over recent ends, weighted by tokens, and by Little's law the drain."""
 
-    __slots__ = ("_ends", "_held_s", "_tokens")
+    __slots__ = ("_ends", "_held_s", "_tokens", "mean_hold_s")
 
     def __init__(self) -> None:
+        self.mean_hold_s: float | None = None
+        """None while too little has ended to say."""
         self._ends = 0
         self._tokens = 0.0
         self._held_s = 0.0
@@ -62,13 +64,8 @@ class HoldMeter:
         self._ends += 1
         self._tokens = self._tokens * _KEEP + load.tokens
         self._held_s = self._held_s * _KEEP + load.tokens * held_s
-
-    @property
-    def mean_hold_s(self) -> float | None:
-        """None while too little has ended to say."""
-        if self._ends < _ENOUGH_ENDS or self._tokens <= 0:
-            return None
-        return max(1e-3, self._held_s / self._tokens)
+        if self._ends >= _ENOUGH_ENDS and self._tokens > 0:
+            self.mean_hold_s = max(1e-3, self._held_s / self._tokens)
 
     def drain_per_s(self, in_use: Load) -> Load | None:
         """Load that ends per second while `in_use` is held: L / W (Little 1961). None while unknown."""

@@ -7,7 +7,7 @@ an engine's batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from types import MappingProxyType
@@ -110,6 +110,15 @@ NOTHING = Load()
 UNLIMITED = Load(math.inf, math.inf)
 
 
+def together(ghosts: Load, in_use: Sequence[Load]) -> Load:
+    """The sum of what is held: of every request in one step, hence no `sum`."""
+    first, second, third = in_use
+    return Load(
+        ghosts.tokens + first.tokens + second.tokens + third.tokens,
+        ghosts.slots + first.slots + second.slots + third.slots,
+    )
+
+
 def least(a: Load, b: Load) -> Load:
     """The tighter of two limits, per dimension."""
     return Load(min(a.tokens, b.tokens), min(a.slots, b.slots))
@@ -154,8 +163,7 @@ class RequestHead(Struct, frozen=True):
         return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-@dataclass(frozen=True, slots=True)
-class BodyFacts:
+class BodyFacts(Struct, frozen=True, gc=False):
     """What a request body says of its cost and class. None: the body does not say, or says nonsense (the engine will)."""
 
     model: str | None = None
@@ -166,8 +174,7 @@ class BodyFacts:
     stream: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(Struct, frozen=True, gc=False):
     """A request refused: what is said to the client. `retry_after_s` None: no Retry-After header."""
 
     outcome: Outcome
@@ -218,8 +225,7 @@ class Fleet:
         return tuple(s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Latency:
+class Latency(Struct, frozen=True, gc=False):
     """How long one finished request took, or the means of what a replica reports of several. None: not measured.
 
     `duration_s`: from admission to the end of the response. An answer that its client left looks like a short one, so
@@ -275,8 +281,7 @@ class PoolState:
     expected_ttft_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class HeaderChanges:
+class HeaderChanges(Struct, frozen=True, cache_hash=True):
     """Request headers to set and to remove before the engine sees them."""
 
     set: tuple[tuple[str, str], ...] = ()

@@ -22,13 +22,12 @@ class Want(Struct, frozen=True, gc=False):
 class Ask(Struct, frozen=True):
     """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
 
-    `waiting`: per priority, of all waiters, wants included. `ghosts`: load newly turned into ghost load since the last ask.
+    `ghosts`: load newly turned into ghost load since the last ask.
     `mean_hold_s`: how long load is held here, which tells how fast ghost load goes; None while unknown.
     """
 
     in_use: tuple[Load, Load, Load]
     wants: Sequence[Want] = ()
-    waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
     ghosts: Load = NOTHING
     mean_hold_s: float | None = None
 
@@ -51,6 +50,10 @@ class Ledger(Protocol):
 
     def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
         """Never raises for trouble behind it: an implementation cut off from its store answers by its local mode."""
+
+    def at_once(self, ask: Ask) -> Verdicts | None:
+        """The same answer where it takes nobody else, or None: nothing has been asked, and `ask` is the way. Not while an
+        ask has no answer yet."""
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         """`wake` is called when a waiter's fate may have changed: a new pool state, or capacity freed elsewhere."""

@@ -31,8 +31,7 @@ class Submission(Struct, frozen=True):
         above the pool's slots are real, but its engines run them one after the other.
         """
         cost = self.cost
-        slots = most_slots(state, self.priority)
-        if cost.sequences > slots:
+        if cost.sequences > 1 and cost.sequences > (slots := most_slots(state, self.priority)):
             output = math.ceil(cost.output_tokens * cost.sequences / slots)
             cost = Cost(cost.prompt_tokens, output, int(slots))
         tokens = state.engine_max_tokens

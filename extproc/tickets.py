@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from msgspec import Struct
+
 from extproc.config import RetryAfterPolicy
 from extproc.model import Cost, End, Outcome, Priority, Rejection, Tenant
 from extproc.outcomes import ANSWERS, MESSAGES
@@ -36,47 +38,21 @@ def rejection(
     )
 
 
-class Ticket:
+class Ticket(Struct, eq=False, kw_only=True):
     """An admitted request's hold on a pool's capacity. It is never freed by a timer."""
 
-    __slots__ = (
-        "_on_end",
-        "admitted_at",
-        "cost",
-        "ended",
-        "pool",
-        "priority",
-        "tenant",
-        "tpot_s",
-        "ttft_s",
-        "waited_s",
-        "worth_timing",
-    )
-
-    def __init__(
-        self,
-        *,
-        pool: str,
-        priority: Priority,
-        cost: Cost,
-        tenant: Tenant,
-        admitted_at: float,
-        waited_s: float,
-        on_end: Callable[[Ticket, End], None],
-        worth_timing: bool = False,
-    ) -> None:
-        self.pool = pool
-        self.priority = priority
-        self.cost = cost
-        self.tenant = tenant
-        self.admitted_at = admitted_at
-        self.waited_s = waited_s
-        self.worth_timing = worth_timing
-        """Some controller of the pool goes by latency, and this answer's can be read off its chunks."""
-        self.ttft_s: float | None = None
-        self.tpot_s: float | None = None
-        self.ended: End | None = None
-        self._on_end = on_end
+    pool: str
+    priority: Priority
+    cost: Cost
+    tenant: Tenant
+    admitted_at: float
+    waited_s: float
+    on_end: Callable[[Ticket, End], None]
+    worth_timing: bool = False
+    """Some controller of the pool goes by latency, and this answer's can be read off its chunks."""
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    ended: End | None = None
 
     def timed(self, *, ttft_s: float | None, tpot_s: float | None) -> None:
         """What was measured of the whole answer, to be called before `end`. None: could not be told."""
@@ -87,7 +63,7 @@ class Ticket:
         if self.ended is not None:
             return False
         self.ended = how
-        self._on_end(self, how)
+        self.on_end(self, how)
         return True
 
 

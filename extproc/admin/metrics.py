@@ -1,6 +1,6 @@
 """Counts and times as they happen: the Observer port on prometheus_client, in a registry of our own.
 
-The names are in `names.py`. The hot path is one dict look-up and one increment; label children are made once, at the
+The names are in `names.py`. The hot path is one dict look-up and one increment of a tally; series are made once, at the
 start where the policy tells them.
 """
 
@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from extproc.admin import names
 from extproc.admin.labels import NONE, OTHER, Values
+from extproc.admin.tallies import Count, Counts, Histograms, Times
 from extproc.model import PRIORITIES, End, Outcome, Priority
 from extproc.ports import WireEvent
 
@@ -45,12 +46,14 @@ class Metrics:
 
     def __init__(self, pools: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
-        self._requests = _counter(names.REQUESTS, self.registry)
-        self._ended = _counter(names.ENDED, self.registry)
+        self._requests = Counts(names.REQUESTS)
+        self._ended = Counts(names.ENDED)
         self._wire = _counter(names.WIRE_EVENTS, self.registry)
         self._scrapes = _counter(names.SCRAPES, self.registry)
-        self._waits = _histogram(names.QUEUE_WAIT, WAIT_BUCKETS_S, self.registry)
-        self._holds = _histogram(names.HOLD, HOLD_BUCKETS_S, self.registry)
+        self._waits = Histograms(names.QUEUE_WAIT, WAIT_BUCKETS_S)
+        self._holds = Histograms(names.HOLD, HOLD_BUCKETS_S)
+        for tally in (self._requests, self._ended, self._waits, self._holds):
+            self.registry.register(tally)
         self._state_calls = _counter(names.STATE_CALLS, self.registry)
         self._state_times = _histogram(names.STATE_ASK, STATE_BUCKETS_S, self.registry)
         self._scrape_times = _histogram(names.SCRAPE, SCRAPE_BUCKETS_S, self.registry)
@@ -60,8 +63,8 @@ class Metrics:
         self._engines = Values(room=MOST_ENGINES)
         self._results = Values(room=MOST_RESULTS)
         self._kinds = Values(room=MOST_RESULTS)
-        self._decided: dict[tuple[Outcome, Priority | None, str], tuple[Counter, Histogram | None]] = {}
-        self._ends: dict[tuple[End, Priority, str], tuple[Counter, Histogram]] = {}
+        self._decided: dict[tuple[Outcome, Priority | None, str], tuple[Count, Times | None]] = {}
+        self._ends: dict[tuple[End, Priority, str], tuple[Count, Times]] = {}
         self._events = {event: self._wire.labels(event.value) for event in WireEvent}
         self._counts: dict[tuple[str, str], Counter] = {}
         self.declare_pools(pools)
@@ -87,15 +90,15 @@ class Metrics:
         self.registry.unregister(collector)
 
     def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None:
-        counter, histogram = self._decided.get((outcome, priority, pool)) or self._decision(outcome, priority, pool)
-        counter.inc()
-        if histogram is not None:
-            histogram.observe(waited_s)
+        count, times = self._decided.get((outcome, priority, pool)) or self._decision(outcome, priority, pool)
+        count.value += 1
+        if times is not None:
+            times.add(waited_s)
 
     def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:
-        counter, histogram = self._ends.get((end, priority, pool)) or self._end(end, priority, pool)
-        counter.inc()
-        histogram.observe(held_s)
+        count, times = self._ends.get((end, priority, pool)) or self._end(end, priority, pool)
+        count.value += 1
+        times.add(held_s)
 
     def wire(self, event: WireEvent) -> None:
         self._events[event].inc()
@@ -125,17 +128,17 @@ class Metrics:
                     outcomes[labels["outcome"]] = int(sample.value)
         return totals
 
-    def _decision(self, outcome: Outcome, priority: Priority | None, pool: str) -> tuple[Counter, Histogram | None]:
+    def _decision(self, outcome: Outcome, priority: Priority | None, pool: str) -> tuple[Count, Times | None]:
         name, label = self._pools.of(pool), NONE if priority is None else str(priority)
-        counter = self._requests.labels(name, label, outcome.value)
+        count = self._requests.labels(name, label, outcome.value)
         # What passed untouched never stood before a queue: it would only press the quantiles down.
         waited = outcome is not Outcome.PASSED
-        histogram = self._waits.labels(name, label, _VERDICTS.get(outcome, "refused")) if waited else None
+        times = self._waits.labels(name, label, _VERDICTS.get(outcome, "refused")) if waited else None
         if name != OTHER:
-            self._decided[outcome, priority, pool] = counter, histogram
-        return counter, histogram
+            self._decided[outcome, priority, pool] = count, times
+        return count, times
 
-    def _end(self, end: End, priority: Priority, pool: str) -> tuple[Counter, Histogram]:
+    def _end(self, end: End, priority: Priority, pool: str) -> tuple[Count, Times]:
         name = self._pools.of(pool)
         made = self._ended.labels(name, str(priority), end.value), self._holds.labels(name, str(priority))
         if name != OTHER:

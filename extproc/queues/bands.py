@@ -98,6 +98,10 @@ class Band(Generic[T]):
         self.body_bytes -= waiter.body_bytes
         return True
 
+    def pass_by(self, tenant: Tenant, load: Load) -> None:
+        """A request is admitted that stood in no line, since nobody did: its tenant is charged for it all the same."""
+        self._order.charge(tenant, load)
+
     def heads(self, most: int) -> list[Waiter[T]]:
         """Who goes next."""
         return self._order.smallest(most)
@@ -209,7 +213,8 @@ class Bands(Generic[T]):
 
     def blocked(self, priority: Priority) -> bool:
         """Somebody who goes before a newcomer of this priority waits already, and not for the ledger's word only."""
-        return any(band.standing for band in self._bands[: priority + 1])
+        first, second, third = self._bands
+        return any((first.standing, second.standing, third.standing)[: priority + 1])
 
     def refuse(
         self,
@@ -241,15 +246,6 @@ class Bands(Generic[T]):
 
     def _higher_waits(self, priority: Priority) -> bool:
         return any(band.standing for band in self._bands[:priority])
-
-    def turns_away(self, submission: Submission, *, pressure: bool, left: Load, mean: Load) -> bool:
-        """A newcomer that could go at once must not, where it may not wait either: its tenant must leave room for others.
-
-        `left`: what is free for its priority; `mean`: of one request.
-        """
-        band = self._bands[submission.priority]
-        fast = pressure and band.policy.drop_policy is DropPolicy.FAST_REJECT
-        return fast and band.shares.must_leave_room(submission.tenant, left, mean)
 
     def heads(self, most: int) -> list[Waiter[T]]:
         """Who goes next, most important first."""

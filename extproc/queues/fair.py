@@ -88,12 +88,17 @@ class FairOrder(Generic[W]):
         line.load = line.load - item.load
         if served:
             self._served = max(self._served, line.counter)
-            line.counter += _price(item)
+            line.counter += _price(item.load, item.tenant)
         if not line.count:
             self._forget(line)
         elif served:
             self._place_again(line)
         return True
+
+    def charge(self, tenant: Tenant, load: Load) -> None:
+        """As a push and a served removal of a request of a tenant that has no waiters."""
+        self._served = max(self._served, self._past.pop(tenant.name, 0.0))
+        self._remember(tenant.name, self._served + _price(load, tenant))
 
     def first(self) -> W | None:
         line = self._order.first()
@@ -113,7 +118,7 @@ class FairOrder(Generic[W]):
             found.append(items[index])
             if index + 1 < len(items):
                 turn = len(lines) + len(found)  # as in `_place_again`: behind those who have the same counter
-                heapreplace(turns, (counter + _price(items[index]), turn, items, index + 1))
+                heapreplace(turns, (counter + _price(items[index].load, items[index].tenant), turn, items, index + 1))
             else:
                 heappop(turns)
         return found
@@ -142,13 +147,16 @@ class FairOrder(Generic[W]):
             self._order.remove(line.place)
         del self._lines[line.tenant.name]
         self.weights = self.weights - line.tenant.weight if self._lines else 0.0
-        if line.counter > self._served:
-            self._past[line.tenant.name] = line.counter
+        self._remember(line.tenant.name, line.counter)
+
+    def _remember(self, name: str, counter: float) -> None:
+        if counter > self._served:
+            self._past[name] = counter
         if len(self._past) > _REMEMBERED:
             self._past = {name: counter for name, counter in self._past.items() if counter > self._served}
         while len(self._past) > _REMEMBERED:
             del self._past[next(iter(self._past))]
 
 
-def _price(item: Waits) -> float:
-    return max(1.0, item.load.tokens) / item.tenant.weight
+def _price(load: Load, tenant: Tenant) -> float:
+    return max(1.0, load.tokens) / tenant.weight

@@ -86,9 +86,10 @@ class Shares:
         return sorted(self._holdings.values(), key=lambda holding: -holding.load.tokens)[:most]
 
     def _holding(self, tenant: Tenant, now: float) -> Holding:
-        if tenant.name not in self._holdings and len(self._holdings) >= MOST_TENANTS:
-            tenant = _OTHERS
         holding = self._holdings.get(tenant.name)
+        if holding is None and len(self._holdings) >= MOST_TENANTS:
+            tenant = _OTHERS
+            holding = self._holdings.get(tenant.name)
         if holding is None:
             holding = self._holdings[tenant.name] = Holding(tenant, NOTHING, now)
         holding.tenant = tenant  # its weight may be another policy's

@@ -142,6 +142,10 @@ class SharedLedger:
         else:
             self._due.set()
 
+    def at_once(self, _ask: Ask) -> Verdicts | None:
+        """The others have a say in everything."""
+        return None
+
     def tells(self, demand: Callable[[float], Demand]) -> None:
         """Where the counters for the leader's controllers come from."""
         self._demand = demand

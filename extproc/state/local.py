@@ -1,36 +1,27 @@
-"""The ledger of one replica, in this process: nothing to install, every ask answered at once."""
+"""The ledger of one replica, in this process: nothing to install, every ask answered at once.
+
+With one replica the account of `extproc.account` comes down to its arithmetic: nobody else's entries, waiters or losses.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
-from extproc.account import Account, Report
-from extproc.capacity import Ghosts
+from extproc.capacity import Ghosts, admissible, look_again_s
 from extproc.clock import Clock
-from extproc.model import NOTHING, Load, PoolState
+from extproc.model import NOTHING, Load, PoolState, together
 from extproc.ports import Ask, Verdicts
 
 
 class LocalLedger:
-    """Implements `ports.Ledger` and `ports.Publisher`: an account of a single replica, that nothing can be lost from."""
+    """Implements `ports.Ledger` and `ports.Publisher`."""
 
     def __init__(self, initial: PoolState, clock: Clock) -> None:
-        self._state = initial
-        self._account = Account(initial, generation=-math.inf)
+        self.state = initial
+        self.total = NOTHING
         self._clock = clock
         self._ghosts = Ghosts(clock.now())
-        self._total = NOTHING
-        self._seq = 0
         self._wake: Callable[[], None] = lambda: None
-
-    @property
-    def state(self) -> PoolState:
-        return self._state
-
-    @property
-    def total(self) -> Load:
-        return self._total
 
     @property
     def ghosts(self) -> Load:
@@ -38,29 +29,28 @@ class LocalLedger:
         return self._ghosts.left(self._clock.now())
 
     def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
-        now = self._clock.now()
-        if ask.mean_hold_s is not None:
-            self._ghosts.hold_s = ask.mean_hold_s
-        self._ghosts.add(ask.ghosts, now)
-        self._seq += 1
-        report = Report(
-            replica="",
-            seq=self._seq,
-            in_use=ask.in_use,
-            ghosts=self._ghosts.left(now),
-            hold_s=self._ghosts.hold_s,
-            wants=ask.wants,
-        )
-        settled = self._account.ask(now, report)
-        if settled is None:
-            raise AssertionError("a report with a new number was ignored")
-        self._total = settled.total
-        reply(Verdicts(settled.admitted, self._state, settled.total, settled.again_s))
+        reply(self._answer(ask))
+
+    def at_once(self, ask: Ask) -> Verdicts | None:
+        return self._answer(ask)
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
     def publish(self, state: PoolState) -> None:
         """Puts a new pool state in force and lets the waiters hear of it."""
-        self._state = self._account.state = state
+        self.state = state
         self._wake()
+
+    def _answer(self, ask: Ask) -> Verdicts:
+        if ask.mean_hold_s is not None:
+            self._ghosts.hold_s = ask.mean_hold_s
+        ghosts = self._ghosts.add(ask.ghosts, self._clock.now())
+        wants, state = ask.wants, self.state
+        admitted = admissible(wants, ask.in_use, ghosts, state)
+        total = together(ghosts, ask.in_use)
+        for want in wants[:admitted]:
+            total += want.load
+        self.total = total
+        again_s = look_again_s(ghosts, self._ghosts.hold_s) if admitted < len(wants) else None
+        return Verdicts(admitted, state, total, again_s)

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from urllib.parse import unquote
 
 _FDS = "/proc/self/fd"
-_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | getattr(select, "POLLRDHUP", 0)
+_RDHUP = getattr(select, "POLLRDHUP", 0)
+_GONE = select.POLLHUP | select.POLLERR | select.POLLNVAL | _RDHUP
 _RESCAN_S = 1.0
 """Unix sockets: how often to look for new connections."""
 _DYING_S = 0.25
@@ -41,7 +42,7 @@ class _Socket:
         except OSError:
             return True
         poll = select.poll()
-        poll.register(self.fd, getattr(select, "POLLRDHUP", 0))
+        poll.register(self.fd, _RDHUP)
         return any(events & _GONE for _, events in poll.poll(0))
 
 
@@ -67,7 +68,7 @@ class Connections:
     def lost(self, peer: str, now: float) -> bool:
         """At the end of a stream: whether its connection has ended as well. Costs two system calls."""
         sockets = self._sockets.get(peer, ())
-        dead = tuple(s for s in sockets if s.gone())
+        dead = [s for s in sockets if s.gone()]
         if dead:
             self.deaths += len(dead)
             self._died_at[peer] = now

@@ -76,9 +76,9 @@ class Session:
 
     def receive(self, event: Event) -> Command:
         """The next message. Not to be called while the verdict is owed, except to have the message continued."""
-        if isinstance(event, events.Unknown):
+        kind = KINDS.get(type(event))
+        if kind is None:
             return Close()
-        kind = KINDS[type(event)]
         match self.phase:
             case Phase.NEW:
                 return self._first(event, kind)

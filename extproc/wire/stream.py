@@ -7,7 +7,6 @@ synchronous, so nothing can cancel it.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, assert_never
 
@@ -38,6 +37,11 @@ SOON_SHARE = 0.1
 _LINGER_S = 0.05
 """Envoy half-closes a stream and resets it right after. A handler that returns between the two makes grpc send a status
 on a cancelled call, which is reported to leak memory there; so its end waits for the reset, which does not always come."""
+
+_EXPECTING = (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)
+"""Envoy's next message may be on its way."""
+_UNANSWERED = (Phase.DECIDING, Phase.BODY_ASKED, Phase.ADMITTED)
+"""The client has seen no response."""
 
 
 class Stream:
@@ -84,17 +88,15 @@ class Stream:
 
     async def _step(self) -> bool:
         """One message; False at the end. Nothing of it is kept: a body must not stay in memory while its request waits."""
-        data = await self._next()
+        data = await (self._context.read() if self._ahead is None else self._next(self._ahead))
         if not isinstance(data, bytes):
             return False
         await self._handle(codec.decode(data))
         return True
 
-    async def _next(self) -> object:
-        if self._ahead is None:
-            return await self._context.read()
-        await asyncio.wait({self._ahead})  # not awaited itself: that would cancel the read together with this handler
-        ahead, self._ahead = self._ahead, None
+    async def _next(self, ahead: asyncio.Task[object]) -> object:
+        await asyncio.wait({ahead})  # not awaited itself: that would cancel the read together with this handler
+        self._ahead = None
         return ahead.result()
 
     async def _handle(self, received: Received) -> None:
@@ -269,8 +271,10 @@ class Stream:
         await self._write(message)
 
     async def _write(self, message: bytes) -> None:
-        with suppress(grpc.aio.BaseError):  # the call is over: the next read says so, or the cancellation on its way
+        try:
             await self._context.write(message)
+        except grpc.aio.BaseError:
+            return  # the call is over: the next read says so, or the cancellation on its way
 
     # -- the end --------------------------------------------------------------------------------------------------
 
@@ -306,13 +310,13 @@ class Stream:
         phase = self._session.phase
         # Envoy may have sent a message that we were not running to read, and have stopped waiting for the reply.
         chunks = self._sampling is not None and not self._sampling.over
-        expecting = chunks or phase in (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)
+        expecting = chunks or phase in _EXPECTING
         away = expecting and now - shared.pulse.dates_from(now) >= SHARE * self._timeout_s
         late = not lost and (away or self._owed.may_have_passed(now))
         if late:
             shared.observer.wire(WireEvent.LATE_RESET)
         runs_on = lost or late or self._broken or shared.stopping
-        if not runs_on and phase in (Phase.DECIDING, Phase.BODY_ASKED, Phase.ADMITTED):
+        if not runs_on and phase in _UNANSWERED:
             shared.observer.wire(WireEvent.CLIENT_GONE)
         return runs_on
 

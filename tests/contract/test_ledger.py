@@ -92,3 +92,13 @@ async def test_a_published_state_holds_for_the_next_asks_and_wakes(both: tuple[L
     await asyncio.wait_for(woken.wait(), 2)
     assert (await ask(ledger, P0, P0, P0)).admitted == 3
     assert ledger.state.limits == limited(slots=5).limits
+
+
+async def test_what_is_answered_at_once_is_what_an_ask_would_be_answered(both: tuple[Ledger, Publish]) -> None:
+    ledger, _ = both
+    three = Ask((NOTHING, ONE, NOTHING), [Want(priority, ONE) for priority in (P0, P1, P2)])
+    verdicts = ledger.at_once(three)
+    if isinstance(ledger, LocalLedger):
+        assert verdicts == await ask(ledger, P0, P1, P2, held=1)
+    else:
+        assert verdicts is None

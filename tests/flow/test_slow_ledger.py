@@ -42,6 +42,9 @@ class SlowLedger(LocalLedger):
 
         self._loop_clock.call_at(self._loop_clock.now() + ROUND_TRIP_S, answer)
 
+    def at_once(self, ask: Ask) -> None:
+        return None
+
 
 class SlowPool:
     def __init__(self, slots: float) -> None:

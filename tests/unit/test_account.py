@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from extproc.account import (
     DEAD_AFTER_S,
@@ -18,6 +20,7 @@ from extproc.account import (
     Report,
     Settled,
 )
+from extproc.capacity import admissible, look_again_s
 from extproc.model import NOTHING, Load, Priority
 from extproc.ports import Want
 from tests.support.pools import limited, reserving
@@ -203,3 +206,25 @@ def test_reserves_hold_over_all_replicas() -> None:
     assert told.ask("a", [P1]).admitted == 1
     assert told.ask("b", [P1, P1]).admitted == 1
     assert told.ask("b", [P0, P0], held=1).admitted == 2
+
+
+few = st.builds(Load, st.integers(0, 400), st.integers(0, 4))
+
+
+@given(
+    asked=st.lists(st.tuples(st.sampled_from(Priority), st.integers(1, 300)), max_size=6),
+    in_use=st.tuples(few, few, few),
+    ghosts=few,
+    slots=st.integers(0, 12),
+)
+def test_with_one_replica_it_comes_down_to_its_arithmetic(
+    asked: list[tuple[Priority, int]], in_use: tuple[Load, Load, Load], ghosts: Load, slots: int
+) -> None:
+    state = reserving(limited(slots), p0=1, p1=1)
+    wants = [Want(priority, Load(size, 1)) for priority, size in asked]
+    settled = Account(state, SETTLED).ask(0.0, Report("only", 1, in_use, ghosts=ghosts, hold_s=3.0, wants=wants))
+    assert settled is not None
+    assert settled.admitted == admissible(wants, in_use, ghosts, state)
+    refused = settled.admitted < len(wants)
+    assert settled.again_s == (look_again_s(ghosts, 3.0) if refused else None)
+    assert settled.total == sum((want.load for want in wants[: settled.admitted]), sum(in_use, ghosts))

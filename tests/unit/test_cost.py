@@ -248,3 +248,10 @@ def test_a_long_body_that_nobody_read_is_costed_as_pictures(length: int, tokens:
     """As text a photo of 2 MB took the whole pool: it waited until that was empty, and everybody behind it."""
     cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
     assert cost == Cost(tokens, 10)
+
+
+@pytest.mark.parametrize("texts", [0, 10, 63, 64, 65, 5000])
+def test_a_long_body_of_few_values_is_read_whatever_its_texts_hold(texts: int) -> None:
+    """A comma or bracket in a text may be a value's, as far as a glance can tell: up to the bound that costs nothing."""
+    found = facts(messages=["x" * 200_000, *[",[{"] * texts])
+    assert found.prompt_tokens == round((200_000 + 3 * texts) * POLICY.tokens_per_byte)

@@ -157,3 +157,21 @@ def test_a_changed_weight_changes_what_a_tenant_holds_for_it() -> None:
     assert shares.must_leave_room(Tenant("b"), NOTHING, mean)
     assert not shares.must_leave_room(Tenant("a", 4), NOTHING, mean)
     assert [holding.normal for holding in shares.largest(2)] == [25, 60]
+
+
+requests = st.tuples(st.sampled_from("abcd"), st.integers(0, 50), st.sampled_from([0.5, 1.0, 4.0]))
+
+
+@given(before=st.lists(requests, max_size=12), after=st.lists(requests, min_size=1, max_size=12))
+def test_who_stood_in_no_line_is_charged_as_if_it_had(
+    before: list[tuple[str, int, float]], after: list[tuple[str, int, float]]
+) -> None:
+    passed, stood = Queue(), Queue()
+    for name, tokens, weight in before:
+        passed.order.charge(Tenant(name, weight), Load(tokens, 1))
+        stood.push(name, tokens=tokens, weight=weight)
+        stood.serve(1)
+    for queue in (passed, stood):
+        for name, tokens, weight in after:
+            queue.push(name, tokens=tokens, weight=weight)
+    assert passed.serve(len(after)) == stood.serve(len(after))
