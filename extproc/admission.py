@@ -20,6 +20,7 @@ from extproc.model import DEFAULT_TENANT, BodyFacts, HeaderChanges, Outcome, Pri
 from extproc.outcomes import MESSAGES
 from extproc.patience import Patience
 from extproc.ports import Observer
+from extproc.retries import is_retry
 from extproc.submission import Submission
 from extproc.tenants import TENANT_HEADER, Tenants
 from extproc.tickets import Ticket, Waiting
@@ -152,8 +153,15 @@ class Admission:
             generates=head_class.generates,
             expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
         )
-        patience_s = self._patience.of(head.headers)
-        return Submission(priority, cost, head_class.api, seen.shipped_bytes, patience_s, head_class.tenant)
+        return Submission(
+            priority,
+            cost,
+            head_class.api,
+            seen.shipped_bytes,
+            self._patience.of(head.headers),
+            head_class.tenant,
+            is_retry(head.headers),
+        )
 
 
 def _credentials(pool: PoolPolicy, environment: Mapping[str, str]) -> HeaderChanges:

@@ -69,6 +69,8 @@ class Dispatcher:
         """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered."""
         now = self._clock.now()
         self._traffic.offered(submission.priority, now)
+        if submission.retry:
+            self._observer.retried(submission.priority, self.pool)
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
         if self._random.random() < self._ledger.state.rejection[submission.priority]:

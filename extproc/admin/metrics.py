@@ -46,6 +46,7 @@ class Metrics:
     def __init__(self, pools: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
         self._requests = _counter(names.REQUESTS, self.registry)
+        self._retries = _counter(names.RETRIES, self.registry)
         self._ended = _counter(names.ENDED, self.registry)
         self._wire = _counter(names.WIRE_EVENTS, self.registry)
         self._scrapes = _counter(names.SCRAPES, self.registry)
@@ -61,6 +62,7 @@ class Metrics:
         self._results = Values(room=MOST_RESULTS)
         self._kinds = Values(room=MOST_RESULTS)
         self._decided: dict[tuple[Outcome, Priority | None, str], tuple[Counter, Histogram | None]] = {}
+        self._again: dict[tuple[Priority, str], Counter] = {}
         self._ends: dict[tuple[End, Priority, str], tuple[Counter, Histogram]] = {}
         self._events = {event: self._wire.labels(event.value) for event in WireEvent}
         self._counts: dict[tuple[str, str], Counter] = {}
@@ -74,6 +76,7 @@ class Metrics:
         for pool in pools:
             self._pools.declare((pool,))
             for priority in PRIORITIES:
+                self._retry(priority, pool)
                 for outcome in Outcome:
                     self._decision(outcome, priority, pool)
                 for end in End:
@@ -91,6 +94,9 @@ class Metrics:
         counter.inc()
         if histogram is not None:
             histogram.observe(waited_s)
+
+    def retried(self, priority: Priority, pool: str) -> None:
+        (self._again.get((priority, pool)) or self._retry(priority, pool)).inc()
 
     def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:
         counter, histogram = self._ends.get((end, priority, pool)) or self._end(end, priority, pool)
@@ -125,6 +131,14 @@ class Metrics:
                     outcomes[labels["outcome"]] = int(sample.value)
         return totals
 
+    def retries(self) -> dict[str, dict[str, int]]:
+        """Retries that arrived so far: pool -> priority -> count. Never for a decision."""
+        totals: dict[str, dict[str, int]] = {}
+        for family in self._retries.collect():
+            for sample in family.samples:
+                totals.setdefault(sample.labels["pool"], {})[sample.labels["priority"]] = int(sample.value)
+        return totals
+
     def _decision(self, outcome: Outcome, priority: Priority | None, pool: str) -> tuple[Counter, Histogram | None]:
         name, label = self._pools.of(pool), NONE if priority is None else str(priority)
         counter = self._requests.labels(name, label, outcome.value)
@@ -134,6 +148,13 @@ class Metrics:
         if name != OTHER:
             self._decided[outcome, priority, pool] = counter, histogram
         return counter, histogram
+
+    def _retry(self, priority: Priority, pool: str) -> Counter:
+        name = self._pools.of(pool)
+        counter = self._retries.labels(name, str(priority))
+        if name != OTHER:
+            self._again[priority, pool] = counter
+        return counter
 
     def _end(self, end: End, priority: Priority, pool: str) -> tuple[Counter, Histogram]:
         name = self._pools.of(pool)

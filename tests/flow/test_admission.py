@@ -165,6 +165,28 @@ async def test_shedding_draws_once_per_request() -> None:
 
 
 @virtual
+async def test_a_retry_is_counted_and_has_the_priority_and_place_of_a_first_attempt() -> None:
+    gateway = Gateway(slots=1)
+    gateway.post()
+    first, retry, last = (gateway.post(**retried) for retried in ({}, {"x_stainless_retry_count": "2"}, {}))
+    assert gateway.seen.retries == {Priority.P1: 1}
+    assert all(isinstance(answer, Waiting) for answer in (first, retry, last))
+    assert [waiter.item.submission.retry for waiter in gateway.dispatcher.bands[Priority.P1].heads(3)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+@virtual
+async def test_a_retry_is_counted_once_also_where_the_body_decides() -> None:
+    gateway = Gateway(policy="classification: [{when: {model: m}, priority: P2}]")
+    gateway.post({"model": "m"}, x_stainless_retry_count="1")
+    gateway.post({"model": "m"}, x_stainless_retry_count="0")
+    assert gateway.seen.retries == {Priority.P2: 1}
+
+
+@virtual
 async def test_a_prompt_no_engine_holds_is_refused_for_good() -> None:
     gateway = Gateway()
     gateway.ledger.publish(replace(gateway.ledger.state, engine_max_tokens=1000))
