@@ -160,6 +160,7 @@ class Admission:
             seen.shipped_bytes,
             self._patience.of(head.headers),
             head_class.tenant,
+            head.request_id,
             is_retry(head.headers),
         )
 

@@ -19,7 +19,7 @@ from extproc.meters import Traffic
 from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
-from extproc.retry_after import retry_after_s
+from extproc.retry_after import Returns
 from extproc.submission import Submission
 from extproc.tickets import Place, Ticket, Waiting, rejection
 
@@ -63,6 +63,7 @@ class Dispatcher:
         self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
         self._judgement = Judgement(self._bands, self._traffic)
+        self._returns = Returns()
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission) -> Rejection | None:
@@ -108,14 +109,15 @@ class Dispatcher:
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
         """Counts the refusal and words it."""
         self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
-        return rejection(
+        retry_after_s = self._returns.told_s(
             outcome,
             submission,
-            pool=self.pool,
-            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
+            now=self._clock.now(),
+            wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
+            drain_per_s=self._traffic.drain_tokens_per_s(self._in_use),
             policy=self._retry,
-            chance=self._random.random(),
         )
+        return rejection(outcome, submission, pool=self.pool, retry_after_s=retry_after_s)
 
     def use(
         self, pool: PoolPolicy, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float
@@ -143,10 +145,15 @@ class Dispatcher:
         return self._traffic.take_latencies()
 
     def retry_after_s(self, priority: Priority) -> float:
-        """What a client of the default tenant that is refused now is told, before the spread."""
-        newcomer = Submission(priority, Cost(0, 0))
-        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total)
-        return retry_after_s(wait_s, self._retry, chance=0.5)
+        """What a client of the default tenant that is refused now is told, about."""
+        newcomer = Submission(priority, Cost(0, round(self._traffic.mean_cost.tokens)))
+        return self._returns.expected_s(
+            newcomer,
+            now=self._clock.now(),
+            wait_s=self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total),
+            drain_per_s=self._traffic.drain_tokens_per_s(self._in_use),
+            policy=self._retry,
+        )
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:

@@ -17,7 +17,7 @@ HEARD_SHARE = 0.95
 class Submission(Struct, frozen=True):
     """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said).
 
-    `retry`: it says that it is one, which is counted.
+    `retry`: it says that it is one, which is counted. `request_id`: moves its Retry-After a little.
     """
 
     priority: Priority
@@ -26,6 +26,7 @@ class Submission(Struct, frozen=True):
     body_bytes: int = 0
     patience_s: float = math.inf
     tenant: Tenant = DEFAULT_TENANT
+    request_id: str = ""
     retry: bool = False
 
     def bounded(self, state: PoolState) -> Submission:

@@ -304,9 +304,9 @@ class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
     base_s: Seconds = field(name="base", default=Seconds(3.0))
-    """What is said while the drain rate is unknown. Default 3s."""
+    """What is said while nothing waits, or the drain rate is unknown. Default 3s."""
     jitter: float = 0.2
-    """Spread, as a share to either side. 0..1, default 0.2."""
+    """Spread, as a share to either side, at the least: of many refused together each is told another time. 0..1, default 0.2."""
     min_s: Seconds = field(name="min", default=Seconds(1.0))
     """The least that is said. Default 1s, at least 1s: clients ignore 0."""
     max_s: Seconds = field(name="max", default=Seconds(60.0))
