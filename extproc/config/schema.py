@@ -279,6 +279,9 @@ class TrustPolicy(_Section, frozen=True):
     """Of `x-priority` (P0, P1, P2 or a queue's name) and `x-tenant-id` (a tenant's name). Default none."""
     tenant_metadata: MetadataPolicy | None = None
     """Where Envoy's own metadata names the tenant. Default nowhere."""
+    session: str | None = None
+    """The header in which your gateway names a user's session. Who is refused outright is then decided per session, about
+    a minute at a time, so that nobody gets another verdict by sending another request. Default none: per request."""
 
 
 class DeadlineHeader(_Section, frozen=True):

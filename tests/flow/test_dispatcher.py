@@ -295,6 +295,27 @@ async def test_the_rejection_rate_refuses_its_share_and_spares_who_has_none() ->
     assert shed[P2] == 1000
 
 
+@virtual
+async def test_a_retry_meets_the_verdict_of_its_first_attempt_for_as_long_as_the_rate_holds() -> None:
+    pool = Pool(replace(limited(slots=10_000), rejection=(0.0, 0.3, 0.3)))
+    keys = [b"client %d" % i for i in range(200)]
+    first = [isinstance(pool.send(P1, who=key), Rejection) for key in keys]
+    await asyncio.sleep(3)
+    again = [isinstance(pool.send(P1, who=key), Rejection) for key in keys]
+    assert sum(a is not b for a, b in zip(first, again, strict=True)) <= 15, "their minute ended, at 1 in 20 of them"
+
+
+@virtual
+async def test_a_session_that_sends_half_of_all_is_refused_at_the_rate_and_no_more() -> None:
+    for name in range(5):
+        pool = Pool(replace(limited(slots=1e6), rejection=(0.0, 0.3, 0.3)))
+        for _ in range(60 * 20):
+            pool.send(P1, who=b"session %d" % name)
+            pool.send(P1)
+            await asyncio.sleep(0.05)
+        assert abs(pool.seen.outcomes[Outcome.SHED] / 2400 - 0.3) < 0.05
+
+
 async def draining(pool: Pool, tokens_per_s: int) -> None:
     """From now on so many tokens end per second: what is held, held for the mean of two seconds."""
     for _ in range(4):
