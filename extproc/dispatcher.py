@@ -19,7 +19,7 @@ from extproc.meters import Traffic
 from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
-from extproc.retry_after import Returns
+from extproc.retry_after import Backlog, Returns
 from extproc.submission import Submission
 from extproc.tickets import Place, Ticket, Waiting, rejection
 
@@ -118,15 +118,9 @@ class Dispatcher:
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
         """Counts the refusal and words it."""
         self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
-        retry_after_s = self._returns.told_s(
-            outcome,
-            submission,
-            now=self._clock.now(),
-            wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
-            drain_per_s=self._traffic.drain_tokens_per_s(self._in_use),
-            policy=self._retry,
-        )
-        return rejection(outcome, submission, pool=self.pool, retry_after_s=retry_after_s)
+        now, backlog = self._clock.now(), self._backlog(submission)
+        after_s = self._returns.told_s(outcome, submission, now, backlog=backlog, policy=self._retry)
+        return rejection(outcome, submission, pool=self.pool, retry_after_s=after_s)
 
     def use(
         self,
@@ -164,11 +158,7 @@ class Dispatcher:
         """What a client of the default tenant that is refused now is told, about."""
         newcomer = Submission(priority, Cost(0, round(self._traffic.mean_cost.tokens)))
         return self._returns.expected_s(
-            newcomer,
-            now=self._clock.now(),
-            wait_s=self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total),
-            drain_per_s=self._traffic.drain_tokens_per_s(self._in_use),
-            policy=self._retry,
+            newcomer, self._clock.now(), backlog=self._backlog(newcomer), policy=self._retry
         )
 
     @property
@@ -188,6 +178,10 @@ class Dispatcher:
     def bands(self) -> Bands[Place]:
         """For reading only."""
         return self._bands
+
+    def _backlog(self, submission: Submission) -> Backlog:
+        wait_s = self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)
+        return Backlog(wait_s, self._traffic.drain_tokens_per_s(self._in_use))
 
     @property
     def _pressure(self) -> bool:

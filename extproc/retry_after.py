@@ -22,6 +22,16 @@ _ID_SHARE = 1 / 1024
 """Of the window: how far a request's id moves it, so that replicas do not tell the same times. More would be uneven."""
 
 
+class Backlog(Struct, frozen=True, gc=False):
+    """What a client has before it. `wait_s`: for what is in the queues; `drain_per_s`: tokens that end on this replica.
+
+    None: unknown; without a drain there is no line.
+    """
+
+    wait_s: float | None = None
+    drain_per_s: float | None = None
+
+
 class Window(Struct, frozen=True, gc=False):
     """Where a Retry-After may lie: seconds from now, `earliest_s` and up to `most_s` more, at least `least_s` of them used."""
 
@@ -52,6 +62,14 @@ def window(wait_s: float | None, policy: RetryAfterPolicy) -> Window:
     return Window(earliest_s, max(0.0, latest_s - earliest_s), policy.max_s - earliest_s)
 
 
+def _even(chance: float, place: Place, now: float) -> float:
+    """How far within the place: so that the moments at which clients come back are even, not only the times they are told.
+
+    `chance` is a point on a circle as long as the place's span, around which time runs; the next time it comes by.
+    """
+    return (chance * place.span_s - now - place.from_s) % place.span_s if place.span_s > 0 else 0.0
+
+
 def golden(number: int, request_id: str) -> float:
     """In [0, 1): the `number`th of a sequence each stretch of which is even (the fractional parts of multiples of the golden
     ratio), moved a little by the request's id."""
@@ -75,62 +93,38 @@ class Returns:
         """Per priority, the clock second to which its line reaches, the expected wait left aside."""
 
     def told_s(
-        self,
-        outcome: Outcome,
-        submission: Submission,
-        *,
-        now: float,
-        wait_s: float | None,
-        drain_per_s: float | None,
-        policy: RetryAfterPolicy,
+        self, outcome: Outcome, submission: Submission, now: float, *, backlog: Backlog, policy: RetryAfterPolicy
     ) -> float | None:
-        """What this refused client is told, seconds; None: nothing. It stands in the line from now on.
-
-        `wait_s`: for what is before it in the queues; `drain_per_s`: tokens that end on this replica; None: unknown, then
-        there is no line.
-        """
+        """What this refused client is told, seconds; None: nothing. It stands in the line from now on."""
         if not ANSWERS[outcome].retry_after:
             return None
         self._refused += 1
         chance = golden(self._refused, submission.request_id)
         if outcome is Outcome.DRAINING:
             return draining_retry_after_s(chance=chance)
-        place = self._place(submission, now, wait_s=wait_s, drain_per_s=drain_per_s, policy=policy)
+        place = self._place(submission, now, backlog=backlog, policy=policy)
         if place.takes_s > 0:
             for priority in PRIORITIES[submission.priority :]:
                 self._until[priority] = min(max(now, self._until[priority]) + place.takes_s, now + policy.max_s)
-        return place.from_s + chance * place.span_s
+        return place.from_s + _even(chance, place, now)
 
-    def expected_s(
-        self,
-        submission: Submission,
-        *,
-        now: float,
-        wait_s: float | None,
-        drain_per_s: float | None,
-        policy: RetryAfterPolicy,
-    ) -> float:
+    def expected_s(self, submission: Submission, now: float, *, backlog: Backlog, policy: RetryAfterPolicy) -> float:
         """What such a client is told if it is refused now, about."""
-        place = self._place(submission, now, wait_s=wait_s, drain_per_s=drain_per_s, policy=policy)
+        place = self._place(submission, now, backlog=backlog, policy=policy)
         return place.from_s + place.span_s / 2
 
-    def _place(
-        self,
-        submission: Submission,
-        now: float,
-        *,
-        wait_s: float | None,
-        drain_per_s: float | None,
-        policy: RetryAfterPolicy,
-    ) -> Place:
-        open_to = window(wait_s, policy)
-        takes_s = submission.cost.load.tokens / (RETURN_SHARE * drain_per_s) if drain_per_s else 0.0
+    def _place(self, submission: Submission, now: float, *, backlog: Backlog, policy: RetryAfterPolicy) -> Place:
+        open_to = window(backlog.wait_s, policy)
+        if not backlog.drain_per_s:
+            return Place(open_to.earliest_s, open_to.least_s, 0.0)
+        takes_s = max(1.0, submission.cost.load.tokens) / (RETURN_SHARE * backlog.drain_per_s)
         line_s = max(0.0, self._until[submission.priority] - now)
-        if line_s + takes_s > open_to.most_s:
+        span_s = min(takes_s, open_to.least_s)  # a large one that is alone need not come later than a small one
+        if line_s + span_s > open_to.most_s:
             return Place(open_to.earliest_s, open_to.most_s, 0.0)
-        if line_s + takes_s > open_to.least_s:
-            return Place(open_to.earliest_s + line_s, takes_s, takes_s)
-        return Place(open_to.earliest_s, open_to.least_s, takes_s)
+        if line_s + takes_s <= open_to.least_s:
+            return Place(open_to.earliest_s, open_to.least_s, takes_s)
+        return Place(open_to.earliest_s + line_s, span_s, takes_s)
 
 
 def draining_retry_after_s(*, chance: float) -> float:

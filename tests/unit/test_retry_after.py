@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from extproc.config import RetryAfterPolicy
 from extproc.config.schema import Seconds
 from extproc.model import PRIORITIES, Cost, Outcome, Priority
-from extproc.retry_after import RETURN_SHARE, Returns, golden, window
+from extproc.retry_after import RETURN_SHARE, Backlog, Returns, golden, window
 from extproc.submission import Submission
 from tests.support.waves import peak_over_mean, peak_over_mean_of_seconds
 
@@ -43,9 +43,8 @@ def told(
     after_s = returns.told_s(
         Outcome.SHED,
         Submission(priority, Cost(tokens, 0), request_id=request_id),
-        now=now,
-        wait_s=wait_s,
-        drain_per_s=drain_per_s,
+        now,
+        backlog=Backlog(wait_s, drain_per_s),
         policy=policy,
     )
     assert after_s is not None
@@ -62,7 +61,7 @@ def expected(
     policy: RetryAfterPolicy = DEFAULT,
 ) -> float:
     one = Submission(Priority.P1, Cost(tokens, 0))
-    return returns.expected_s(one, now=now, wait_s=wait_s, drain_per_s=drain_per_s, policy=policy)
+    return returns.expected_s(one, now, backlog=Backlog(wait_s, drain_per_s), policy=policy)
 
 
 @given(policy=policies(), sent=st.lists(st.tuples(waits, drains, st.integers(0, 10**6), st.floats(0, 9)), max_size=30))
@@ -106,6 +105,22 @@ def test_never_before_the_others_that_are_ahead() -> None:
     first = [told(returns, wait_s=10.0, drain_per_s=10_000) for _ in range(100)]
     assert min(first) >= 8
     assert told(returns, wait_s=10.0, drain_per_s=10_000) > 8 + 100 * 500 / (RETURN_SHARE * 10_000)
+
+
+def test_a_large_one_that_is_alone_comes_back_no_later_than_a_small_one() -> None:
+    for tokens in (1, 1000, 100_000):
+        assert told(Returns(), tokens=tokens, drain_per_s=1000) <= 3.6
+    returns = Returns()
+    told(returns, tokens=5000, drain_per_s=1000)
+    assert told(returns, tokens=1, drain_per_s=1000) >= 2.4 + 25, "but the next one only after it"
+
+
+def test_where_the_drain_is_not_known_any_more_the_line_is_forgotten() -> None:
+    returns = Returns()
+    for _ in range(100):
+        told(returns, drain_per_s=10_000)
+    assert len({told(returns) for _ in range(100)}) == 100
+    assert told(returns) <= 3.6
 
 
 def test_the_line_shortens_as_time_passes() -> None:
@@ -183,9 +198,8 @@ def test_draining_sends_them_elsewhere_soon_and_needs_no_line() -> None:
         after_s = returns.told_s(
             Outcome.DRAINING,
             Submission(Priority.P1, Cost(500, 0)),
-            now=0.0,
-            wait_s=50.0,
-            drain_per_s=100.0,
+            0.0,
+            backlog=Backlog(50.0, 100.0),
             policy=DEFAULT,
         )
         assert after_s is not None
@@ -199,7 +213,6 @@ def test_who_need_not_come_back_is_told_nothing_and_needs_no_place() -> None:
         for _ in range(100):
             too_large = Submission(priority, Cost(10**6, 0))
             assert (
-                returns.told_s(Outcome.TOO_LARGE, too_large, now=0.0, wait_s=None, drain_per_s=100.0, policy=DEFAULT)
-                is None
+                returns.told_s(Outcome.TOO_LARGE, too_large, 0.0, backlog=Backlog(None, 100.0), policy=DEFAULT) is None
             )
     assert told(returns) <= 3.6
