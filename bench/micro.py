@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from random import Random
 
 from bench.messages import request_body, request_head, request_headers, response_headers
 from bench.requests import chat_body
@@ -68,7 +67,7 @@ async def measure_decision_us(policy_text: str) -> dict[int, float]:
 def build_admission(policy: Policy, metrics: Metrics) -> Admission:
     """The real spine, as the service builds it, with ample limits."""
     clock = LoopClock(asyncio.get_running_loop())
-    pools = [Pool(p, policy, scrape=False, clock=clock, observer=metrics, random=Random(1)) for p in policy.pools]
+    pools = [Pool(p, policy, scrape=False, clock=clock, observer=metrics, wall=clock.now) for p in policy.pools]
     for pool in pools:
         pool.publisher.publish(_ample(pool))
     return Admission(policy, {pool.name: pool.dispatcher for pool in pools}, metrics)

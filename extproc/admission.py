@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -16,10 +17,12 @@ from extproc.config import Policy, PoolPolicy
 from extproc.cost import estimate, read_body, surely_too_large, unread_length
 from extproc.dispatcher import Dispatcher
 from extproc.errors import ConfigError, Problem
+from extproc.identity import Identity
 from extproc.model import DEFAULT_TENANT, BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
 from extproc.outcomes import MESSAGES
 from extproc.patience import Patience
 from extproc.ports import Observer
+from extproc.retries import is_retry
 from extproc.submission import Submission
 from extproc.tenants import TENANT_HEADER, Tenants
 from extproc.tickets import Ticket, Waiting
@@ -65,6 +68,7 @@ class Admission:
         self._classifier = Classifier(policy)
         self._patience = Patience(policy.deadlines)
         self._tenants = Tenants(policy)
+        self._identity = Identity(policy.trust.session)
         self._dispatchers = dispatchers
         self._observer = observer
         self._changes = {
@@ -85,7 +89,8 @@ class Admission:
             return Rejection(Outcome.UNAUTHENTICATED, MESSAGES[Outcome.UNAUTHENTICATED], head_class.api)
         if head_class.settled:
             submission = self._submission(head, head_class, head_class.priority, head_class.pool, self._unseen(head))
-            if refusal := self._dispatchers[head_class.pool].refuse_on_arrival(submission):
+            who = partial(self._identity.key, head, tenant, None)
+            if refusal := self._dispatchers[head_class.pool].refuse_on_arrival(submission, who):
                 return refusal
         return Candidate(head, head_class, wants_body=self._body_is_worth_it(head))
 
@@ -101,8 +106,10 @@ class Admission:
         priority, pool = settled
         dispatcher = self._dispatchers[pool]
         submission = self._submission(head, head_class, priority, pool, seen)
-        if not head_class.settled and (refusal := dispatcher.refuse_on_arrival(submission)):
-            return refusal
+        if not head_class.settled:
+            who = partial(self._identity.key, head, head_class.tenant, body)
+            if refusal := dispatcher.refuse_on_arrival(submission, who):
+                return refusal
         most = dispatcher.state.engine_max_tokens
         if facts is not None and most is not None and surely_too_large(facts, most):
             return dispatcher.refuse(Outcome.TOO_LARGE, submission)
@@ -153,8 +160,16 @@ class Admission:
             generates=head_class.generates,
             expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
         )
-        patience_s = self._patience.of(head.headers)
-        return Submission(priority, cost, head_class.api, seen.shipped_bytes, patience_s, head_class.tenant)
+        return Submission(
+            priority,
+            cost,
+            head_class.api,
+            seen.shipped_bytes,
+            self._patience.of(head.headers),
+            head_class.tenant,
+            head.request_id,
+            is_retry(head.headers),
+        )
 
 
 def _credentials(pool: PoolPolicy, environment: Mapping[str, str]) -> HeaderChanges:

@@ -9,14 +9,13 @@ import signal
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 
 import structlog
 
 from extproc.admin.http import AdminServer
 from extproc.admin.lag import LoopLag
 from extproc.admin.metrics import Metrics
-from extproc.clock import Clock, LoopClock
+from extproc.clock import Clock, LoopClock, wall_clock
 from extproc.config import Policy, load_policy, masked, to_plain
 from extproc.pools import Pools
 from extproc.reload import Reloader
@@ -73,7 +72,7 @@ class Service:
             scrape=options.scrape,
             clock=clock,
             observer=self._metrics,
-            random=Random(),
+            wall=wall_clock,
             environment=os.environ,
         )
         self._reloader = Reloader(options.policy_file, policy, publish=self._use)

@@ -62,7 +62,8 @@ class Alarm:
 
 
 def wall_clock() -> float:
-    """Seconds since the epoch, for logs and for people. Never for a decision."""
+    """Seconds since the epoch, for logs and for people. Never for a decision, but for what every replica must decide alike
+    (`levels.py`), where a clock that jumps does no harm."""
     return time.time()
 
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
-from random import Random
 
 from extproc.clock import Alarm, Clock
 from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.judgement import Judgement
+from extproc.levels import Levels
 from extproc.meters import Traffic
 from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
-from extproc.retry_after import retry_after_s
+from extproc.retry_after import Backlog, Returns
 from extproc.submission import Submission
 from extproc.tickets import Place, Ticket, Waiting, rejection
 
@@ -27,7 +27,10 @@ _WANTS_PER_ASK = 16
 
 
 class Dispatcher:
-    """`new_future` makes the futures that waiters await; `longest_wait_s` bounds every wait (Envoy's maximum, less a margin)."""
+    """`new_future` makes the futures that waiters await; `longest_wait_s` bounds every wait (Envoy's maximum, less a margin).
+
+    `levels`: who is refused at a rejection rate; `wall`: seconds since the epoch, for the levels alone.
+    """
 
     def __init__(
         self,
@@ -39,7 +42,8 @@ class Dispatcher:
         ledger: Ledger,
         clock: Clock,
         observer: Observer,
-        random: Random,
+        levels: Levels,
+        wall: Callable[[], float],
         new_future: Callable[[], asyncio.Future[Ticket | Rejection]],
     ) -> None:
         self.pool = pool.name
@@ -49,7 +53,8 @@ class Dispatcher:
         self._ledger = ledger
         self._clock = clock
         self._observer = observer
-        self._random = random
+        self._levels = levels
+        self._wall = wall
         self._new_future = new_future
         self._bands: Bands[Place] = Bands(queues)
         self._in_use: list[Load] = [NOTHING, NOTHING, NOTHING]
@@ -63,15 +68,22 @@ class Dispatcher:
         self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
         self._judgement = Judgement(self._bands, self._traffic)
+        self._returns = Returns()
         ledger.on_wake(self._on_wake)
 
-    def refuse_on_arrival(self, submission: Submission) -> Rejection | None:
-        """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered."""
+    def refuse_on_arrival(self, submission: Submission, who: Callable[[], bytes]) -> Rejection | None:
+        """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered.
+
+        `who`: whose request it is, asked for only where some are refused outright.
+        """
         now = self._clock.now()
         self._traffic.offered(submission.priority, now)
+        if submission.retry:
+            self._observer.retried(submission.priority, self.pool)
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
-        if self._random.random() < self._ledger.state.rejection[submission.priority]:
+        rate = self._ledger.state.rejection[submission.priority]
+        if rate > 0 and self._levels.refuses(submission.priority, rate, who=who, now=now, wall=self._wall):
             return self.refuse(Outcome.SHED, submission)
         if self._bands.blocked(submission.priority) and (outcome := self._judge(submission, now, waits=True)):
             return self.refuse(outcome, submission)
@@ -109,22 +121,24 @@ class Dispatcher:
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
         """Counts the refusal and words it."""
         self._observer.decided(outcome, submission.priority, self.pool, waited_s=waited_s)
-        return rejection(
-            outcome,
-            submission,
-            pool=self.pool,
-            expected_wait_s=self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total),
-            policy=self._retry,
-            chance=self._random.random(),
-        )
+        now, backlog = self._clock.now(), self._backlog(submission)
+        after_s = self._returns.told_s(outcome, submission, now, backlog=backlog, policy=self._retry)
+        return rejection(outcome, submission, pool=self.pool, retry_after_s=after_s)
 
     def use(
-        self, pool: PoolPolicy, queues: Sequence[QueuePolicy], *, retry: RetryAfterPolicy, longest_wait_s: float
+        self,
+        pool: PoolPolicy,
+        queues: Sequence[QueuePolicy],
+        *,
+        retry: RetryAfterPolicy,
+        longest_wait_s: float,
+        secret: bytes,
     ) -> None:
         """A new policy under whoever waits and whatever is held: see `Band.use`. Envoy was told each waiter's longest wait."""
         self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._retry = retry
         self._longest_wait_s = longest_wait_s
+        self._levels.secret = secret
         self._bands.use(queues)
         self._dirty = self._bands.count > 0
         self._settle()
@@ -144,10 +158,11 @@ class Dispatcher:
         return self._traffic.take_latencies()
 
     def retry_after_s(self, priority: Priority) -> float:
-        """What a client of the default tenant that is refused now is told, before the spread."""
-        newcomer = Submission(priority, Cost(0, 0))
-        wait_s = self._judgement.expected_wait_s(newcomer, self._ledger.state, self._ledger.total)
-        return retry_after_s(wait_s, self._retry, chance=0.5)
+        """What a client of the default tenant that is refused now is told, about."""
+        newcomer = Submission(priority, Cost(0, round(self._traffic.mean_cost.tokens)))
+        return self._returns.expected_s(
+            newcomer, self._clock.now(), backlog=self._backlog(newcomer), policy=self._retry
+        )
 
     @property
     def in_use(self) -> tuple[Load, Load, Load]:
@@ -166,6 +181,10 @@ class Dispatcher:
     def bands(self) -> Bands[Place]:
         """For reading only."""
         return self._bands
+
+    def _backlog(self, submission: Submission) -> Backlog:
+        wait_s = self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)
+        return Backlog(wait_s, self._traffic.drain_tokens_per_s(self._in_use))
 
     @property
     def _pressure(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 
 from extproc.capacity import free
 from extproc.model import NOTHING, PRIORITIES, Demand, Latency, Load, PoolState, Priority
@@ -130,6 +131,11 @@ class Traffic:
     def mean_hold_s(self) -> float | None:
         """None while too little has ended to say."""
         return self._holds.mean_hold_s
+
+    def drain_tokens_per_s(self, in_use: Sequence[Load]) -> float | None:
+        """Tokens that end per second while `in_use` per priority is held; None while unknown."""
+        drain = self._holds.drain_per_s(sum(in_use, NOTHING))
+        return None if drain is None else drain.tokens
 
     def expected_wait_s(self, ahead: Load, total: Load, state: PoolState, priority: Priority) -> float | None:
         """How long a newcomer would wait behind `ahead` while the pool holds `total`; None while the drain is unknown."""

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from random import Random
 from types import MappingProxyType
 
 from extproc.admission import Admission
 from extproc.clock import Clock
-from extproc.config import EnginesPolicy, Policy, PoolPolicy
+from extproc.config import EnginesPolicy, Policy, PoolPolicy, fingerprint
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
 from extproc.engines.scraper import EngineStatus, Scraper
+from extproc.levels import Levels
 from extproc.model import UNLIMITED, PoolState, Priority
 from extproc.ports import Observer, Publisher
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot
@@ -36,7 +36,7 @@ class Pool:
         scrape: bool,
         clock: Clock,
         observer: Observer,
-        random: Random,
+        wall: Callable[[], float],
         store: RedisState | None = None,
     ) -> None:
         self.name = pool.name
@@ -58,7 +58,8 @@ class Pool:
             ledger=self.ledger,
             clock=clock,
             observer=observer,
-            random=random,
+            levels=Levels(_secret(pool, policy)),
+            wall=wall,
             new_future=asyncio.get_running_loop().create_future,
         )
         self.scraper = Scraper(
@@ -83,7 +84,13 @@ class Pool:
         self._policy = policy
         before = self.scraper.fleet().configured
         self.scraper.use(self._engines(pool), stale_after_s=policy.failure.stale_after_s)
-        self.dispatcher.use(pool, policy.queues, retry=policy.retry_after, longest_wait_s=_longest_wait_s(policy))
+        self.dispatcher.use(
+            pool,
+            policy.queues,
+            retry=policy.retry_after,
+            longest_wait_s=_longest_wait_s(policy),
+            secret=_secret(pool, policy),
+        )
         memory = self._controller.memory
         if set(before).isdisjoint(self.scraper.fleet().configured):
             memory = replace(memory, started_at=None, seen=False)  # engines not asked yet are no outage
@@ -153,6 +160,11 @@ def _longest_wait_s(policy: Policy) -> float:
     return policy.envoy.max_message_timeout_s - ENVOY_MARGIN_S
 
 
+def _secret(pool: PoolPolicy, policy: Policy) -> bytes:
+    """For the pool's levels: the same on every replica with this policy, and nothing that a client knows."""
+    return f"{fingerprint(policy)} {pool.name}".encode()
+
+
 def _engine(status: EngineStatus, reporting: bool) -> EngineSnapshot:
     return EngineSnapshot(
         engine=status.engine,
@@ -182,7 +194,7 @@ class Pools:
         scrape: bool,
         clock: Clock,
         observer: Observer,
-        random: Random,
+        wall: Callable[[], float],
         environment: Mapping[str, str] = MappingProxyType({}),
         store: RedisState | None = None,
     ) -> None:
@@ -192,7 +204,7 @@ class Pools:
         self._scrape = scrape
         self._clock = clock
         self._observer = observer
-        self._random = random
+        self._wall = wall
         self._pools: dict[str, Pool] = {}
         self._running: set[Pool] = set()
         self._changed = asyncio.Event()
@@ -224,7 +236,7 @@ class Pools:
             scrape=self._scrape,
             clock=self._clock,
             observer=self._observer,
-            random=self._random,
+            wall=self._wall,
             store=self._store,
         )
 

@@ -116,6 +116,9 @@ class Observer(Protocol):
 
     def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None: ...
 
+    def retried(self, priority: Priority, pool: str) -> None:
+        """A request arrived that says it is a retry."""
+
     def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None: ...
 
     def wire(self, event: WireEvent) -> None: ...

@@ -33,7 +33,7 @@ class EngineSnapshot:
 class QueueSnapshot:
     """One priority's queue in one pool. `oldest_wait_s`: of its head, None while empty.
 
-    `retry_after_s`: what a client refused now is told, before the spread.
+    `retry_after_s`: what a client refused now is told, about.
     """
 
     name: str

@@ -15,7 +15,10 @@ HEARD_SHARE = 0.95
 
 
 class Submission(Struct, frozen=True):
-    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said)."""
+    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said).
+
+    `retry`: it says that it is one, which is counted. `request_id`: moves its Retry-After a little.
+    """
 
     priority: Priority
     cost: Cost
@@ -23,6 +26,8 @@ class Submission(Struct, frozen=True):
     body_bytes: int = 0
     patience_s: float = math.inf
     tenant: Tenant = DEFAULT_TENANT
+    request_id: str = ""
+    retry: bool = False
 
     def bounded(self, state: PoolState) -> Submission:
         """At most what the pool could ever grant; more would wait for ever.

@@ -7,32 +7,18 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from extproc.config import RetryAfterPolicy
 from extproc.model import Cost, End, Outcome, Priority, Rejection, Tenant
-from extproc.outcomes import ANSWERS, MESSAGES
-from extproc.retry_after import draining_retry_after_s, retry_after_s
+from extproc.outcomes import MESSAGES
 from extproc.submission import Submission
 
 
-def rejection(
-    outcome: Outcome,
-    submission: Submission,
-    *,
-    pool: str,
-    expected_wait_s: float | None,
-    policy: RetryAfterPolicy,
-    chance: float,
-) -> Rejection:
-    """What a refused client is told. `chance`: uniform in [0, 1), spreads Retry-After."""
-    if outcome is Outcome.DRAINING:
-        after_s = draining_retry_after_s(chance=chance)
-    else:
-        after_s = retry_after_s(expected_wait_s, policy, chance=chance)
+def rejection(outcome: Outcome, submission: Submission, *, pool: str, retry_after_s: float | None) -> Rejection:
+    """What a refused client is told."""
     return Rejection(
         outcome=outcome,
         message=MESSAGES[outcome],
         api=submission.api,
-        retry_after_s=after_s if ANSWERS[outcome].retry_after else None,
+        retry_after_s=retry_after_s,
         priority=submission.priority,
         pool=pool,
     )

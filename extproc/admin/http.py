@@ -150,7 +150,8 @@ class AdminServer:
         snapshot = self._source.take()
         if snapshot is None:
             return _json(unreadable(self._source.last_error), 503)
-        return _json(state_document(snapshot, wall_s=self._wall(), requests=self._metrics.requests()))
+        requests, retries = self._metrics.requests(), self._metrics.retries()
+        return _json(state_document(snapshot, wall_s=self._wall(), requests=requests, retries=retries))
 
     async def _metrics_text(self, request: web.Request) -> web.Response:
         """Text or OpenMetrics by `Accept`; `?name[]=` (repeatable) narrows the answer to those samples."""

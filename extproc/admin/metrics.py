@@ -47,12 +47,13 @@ class Metrics:
     def __init__(self, pools: Iterable[str] = ()) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counts(names.REQUESTS)
+        self._retries = Counts(names.RETRIES)
         self._ended = Counts(names.ENDED)
         self._wire = _counter(names.WIRE_EVENTS, self.registry)
         self._scrapes = _counter(names.SCRAPES, self.registry)
         self._waits = Histograms(names.QUEUE_WAIT, WAIT_BUCKETS_S)
         self._holds = Histograms(names.HOLD, HOLD_BUCKETS_S)
-        for tally in (self._requests, self._ended, self._waits, self._holds):
+        for tally in (self._requests, self._retries, self._ended, self._waits, self._holds):
             self.registry.register(tally)
         self._state_calls = _counter(names.STATE_CALLS, self.registry)
         self._state_times = _histogram(names.STATE_ASK, STATE_BUCKETS_S, self.registry)
@@ -64,6 +65,7 @@ class Metrics:
         self._results = Values(room=MOST_RESULTS)
         self._kinds = Values(room=MOST_RESULTS)
         self._decided: dict[tuple[Outcome, Priority | None, str], tuple[Count, Times | None]] = {}
+        self._again: dict[tuple[Priority, str], Count] = {}
         self._ends: dict[tuple[End, Priority, str], tuple[Count, Times]] = {}
         self._events = {event: self._wire.labels(event.value) for event in WireEvent}
         self._counts: dict[tuple[str, str], Counter] = {}
@@ -77,6 +79,7 @@ class Metrics:
         for pool in pools:
             self._pools.declare((pool,))
             for priority in PRIORITIES:
+                self._retry(priority, pool)
                 for outcome in Outcome:
                     self._decision(outcome, priority, pool)
                 for end in End:
@@ -94,6 +97,9 @@ class Metrics:
         count.value += 1
         if times is not None:
             times.add(waited_s)
+
+    def retried(self, priority: Priority, pool: str) -> None:
+        (self._again.get((priority, pool)) or self._retry(priority, pool)).value += 1
 
     def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:
         count, times = self._ends.get((end, priority, pool)) or self._end(end, priority, pool)
@@ -128,6 +134,14 @@ class Metrics:
                     outcomes[labels["outcome"]] = int(sample.value)
         return totals
 
+    def retries(self) -> dict[str, dict[str, int]]:
+        """Retries that arrived so far: pool -> priority -> count. Never for a decision."""
+        totals: dict[str, dict[str, int]] = {}
+        for family in self._retries.collect():
+            for sample in family.samples:
+                totals.setdefault(sample.labels["pool"], {})[sample.labels["priority"]] = int(sample.value)
+        return totals
+
     def _decision(self, outcome: Outcome, priority: Priority | None, pool: str) -> tuple[Count, Times | None]:
         name, label = self._pools.of(pool), NONE if priority is None else str(priority)
         count = self._requests.labels(name, label, outcome.value)
@@ -137,6 +151,13 @@ class Metrics:
         if name != OTHER:
             self._decided[outcome, priority, pool] = count, times
         return count, times
+
+    def _retry(self, priority: Priority, pool: str) -> Count:
+        name = self._pools.of(pool)
+        count = self._retries.labels(name, str(priority))
+        if name != OTHER:
+            self._again[priority, pool] = count
+        return count
 
     def _end(self, end: End, priority: Priority, pool: str) -> tuple[Count, Times]:
         name = self._pools.of(pool)

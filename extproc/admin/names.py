@@ -44,6 +44,7 @@ def _histogram(name: str, labels: tuple[str, ...], help_: str) -> Name:
 
 
 REQUESTS = _counter("extproc_requests_total", (*_CLASS, "outcome"), "Requests decided, by outcome.")
+RETRIES = _counter("extproc_retries_total", _CLASS, "Requests that arrived and say that they are retries.")
 ENDED = _counter("extproc_tickets_ended_total", (*_CLASS, "end"), "Admitted requests ended, by how.")
 WIRE_EVENTS = _counter("extproc_wire_events_total", ("event",), "Unusual things on the streams from Envoy.")
 SCRAPES = _counter("extproc_scrapes_total", ("engine", "result"), "Reads of an engine's metrics, by result.")

@@ -17,9 +17,13 @@ from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, Sha
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Requests: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
 """Pool -> priority -> outcome -> count since the start."""
+Retries: TypeAlias = Mapping[str, Mapping[str, int]]
+"""Pool -> priority -> count since the start."""
 
 
-def state_document(snapshot: ServiceSnapshot, *, wall_s: float, requests: Requests) -> dict[str, Json]:
+def state_document(
+    snapshot: ServiceSnapshot, *, wall_s: float, requests: Requests, retries: Retries
+) -> dict[str, Json]:
     """`wall_s`: seconds since the epoch, now."""
     policy, wire = snapshot.policy, snapshot.wire
     return {
@@ -40,11 +44,16 @@ def state_document(snapshot: ServiceSnapshot, *, wall_s: float, requests: Reques
             "streams": wire.streams,
         },
         "warnings": list(_warnings(snapshot)),
-        "pools": [_pool(pool, snapshot.at, requests.get(pool.name, {})) for pool in snapshot.pools],
+        "pools": [
+            _pool(pool, snapshot.at, requests=requests.get(pool.name, {}), retries=retries.get(pool.name, {}))
+            for pool in snapshot.pools
+        ],
     }
 
 
-def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
+def _pool(
+    pool: PoolSnapshot, now: float, *, requests: Mapping[str, Mapping[str, int]], retries: Mapping[str, int]
+) -> dict[str, Json]:
     state = pool.state
     return {
         "name": pool.name,
@@ -61,7 +70,12 @@ def _pool(pool: PoolSnapshot, now: float, requests: Mapping[str, Mapping[str, in
         "expected_output_tokens": _number(state.expected_output_tokens),
         "expected_ttft_s": _number(state.expected_ttft_s),
         "share": _share(pool.share),
-        "priorities": {str(priority): _class(pool, priority, requests) for priority in PRIORITIES},
+        "priorities": {
+            str(priority): _class(
+                pool, priority, requests=requests.get(str(priority), {}), retries=retries.get(str(priority), 0)
+            )
+            for priority in PRIORITIES
+        },
         "engines_reporting": sum(engine.reporting for engine in pool.engines),
         "engines": [_engine(engine) for engine in pool.engines],
     }
@@ -73,8 +87,10 @@ def _share(share: ShareSnapshot | None) -> dict[str, Json] | None:
     return {"replicas": share.replicas, "leading": share.leading, "cut_off": share.cut_off}
 
 
-def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mapping[str, int]]) -> dict[str, Json]:
+def _class(pool: PoolSnapshot, priority: Priority, *, requests: Mapping[str, int], retries: int) -> dict[str, Json]:
+    """`amplification`: attempts for each first attempt, as far as clients say which is which; null while there were none."""
     queue, state = pool.queues[priority], pool.state
+    attempts = sum(requests.values()) + queue.waiting
     return {
         "queue": queue.name,
         "waiting": queue.waiting,
@@ -86,7 +102,9 @@ def _class(pool: PoolSnapshot, priority: Priority, requests: Mapping[str, Mappin
         "limit": _load(state.limits[priority]),
         "reserved": _load(state.reserved[priority]),
         "rejection": _number(state.rejection[priority]),
-        "requests": dict(requests.get(str(priority), {})),
+        "requests": dict(requests),
+        "retries": retries,
+        "amplification": attempts / max(1, attempts - retries) if attempts else None,
     }
 
 

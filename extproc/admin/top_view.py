@@ -61,8 +61,15 @@ def _pool_line(pool: State) -> Text:
         f"ghosts {load(pool['ghosts'])}",
         f"drain {load(pool['drain_per_s'])} per s",
         f"engines {pool['engines_reporting']}/{len(pool['engines'])}",
+        f"tries {number(_tries(pool))}",
     ]
     return Text("  ".join(facts), "cyan")
+
+
+def _tries(pool: State) -> float | None:
+    """Attempts for each first attempt, in the priority where they are most."""
+    known = [one["amplification"] for one in pool["priorities"].values() if one["amplification"] is not None]
+    return max(known, default=None)
 
 
 def _queues(pool: State, before: State | None, *, span_s: float) -> Table:

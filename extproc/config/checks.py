@@ -45,6 +45,8 @@ from extproc.model import PRIORITIES
 Found = Iterator[tuple[str, str]]
 
 TRUSTABLE_HEADERS = ("x-priority", "x-tenant-id")
+NEW_EACH_TIME = ("x-request-id", "traceparent", "x-stainless-retry-count", "x-envoy-attempt-count", "content-length")
+"""Headers that differ between a request and its retry."""
 _KEY = re.compile(r"sha256:[0-9a-f]{64}")
 _VARIABLE = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -260,3 +262,9 @@ def _trust(trust: TrustPolicy) -> Found:
     for i, name in enumerate(trust.headers):
         if name.lower() not in TRUSTABLE_HEADERS:
             yield f"headers[{i}]", f"expected one of {known}; got '{name}'"
+    if trust.session is None:
+        return
+    if not HEADER_NAME.fullmatch(trust.session):
+        yield "session", f"expected a header name; got '{trust.session}'"
+    elif trust.session.lower() in NEW_EACH_TIME:
+        yield "session", f"expected a header that stays the same over a session's requests; got '{trust.session}'"

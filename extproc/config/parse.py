@@ -10,7 +10,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from extproc.config.across import ACROSS
 from extproc.config.convert import BAD, fields_of
-from extproc.config.schema import DEFAULT_QUEUES, ClassificationRule, Policy
+from extproc.config.schema import DEFAULT_QUEUES, ClassificationRule, Policy, TrustPolicy
 from extproc.config.source import MAX_CHARACTERS, Document, compose, describe
 from extproc.errors import ConfigError, Problem
 
@@ -105,8 +105,13 @@ def _finished(policy: Policy) -> Policy:
         policy,
         queues=tuple(given.get(queue.priority, queue) for queue in DEFAULT_QUEUES),
         classification=tuple(_lowered(rule) for rule in policy.classification),
-        trust=replace(policy.trust, headers=tuple(dict.fromkeys(name.lower() for name in policy.trust.headers))),
+        trust=_trusted(policy.trust),
     )
+
+
+def _trusted(trust: TrustPolicy) -> TrustPolicy:
+    headers = tuple(dict.fromkeys(name.lower() for name in trust.headers))
+    return replace(trust, headers=headers, session=trust.session and trust.session.lower())
 
 
 def _lowered(rule: ClassificationRule) -> ClassificationRule:

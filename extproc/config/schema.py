@@ -279,6 +279,9 @@ class TrustPolicy(_Section, frozen=True):
     """Of `x-priority` (P0, P1, P2 or a queue's name) and `x-tenant-id` (a tenant's name). Default none."""
     tenant_metadata: MetadataPolicy | None = None
     """Where Envoy's own metadata names the tenant. Default nowhere."""
+    session: str | None = None
+    """The header in which your gateway names a user's session. Who is refused outright is then decided per session, about
+    a minute at a time, so that nobody gets another verdict by sending another request. Default none: per request."""
 
 
 class DeadlineHeader(_Section, frozen=True):
@@ -304,9 +307,9 @@ class RetryAfterPolicy(_Section, frozen=True):
     """How refused clients are told when to come back."""
 
     base_s: Seconds = field(name="base", default=Seconds(3.0))
-    """What is said while the drain rate is unknown. Default 3s."""
+    """What is said while nothing waits, or the drain rate is unknown. Default 3s."""
     jitter: float = 0.2
-    """Spread, as a share to either side. 0..1, default 0.2."""
+    """Spread, as a share to either side, at the least: of many refused together each is told another time. 0..1, default 0.2."""
     min_s: Seconds = field(name="min", default=Seconds(1.0))
     """The least that is said. Default 1s, at least 1s: clients ignore 0."""
     max_s: Seconds = field(name="max", default=Seconds(60.0))

@@ -155,13 +155,95 @@ async def test_what_is_refused_from_headers_never_asks_for_the_body() -> None:
     assert refusal.outcome is Outcome.SHED
 
 
+SHEDDING = "{}", "classification: [{when: {model: m}, priority: P2}]"
+"""Decided from headers, and only with the body."""
+
+
+def shedding(rate: float, policy: str = "{}") -> Gateway:
+    gateway = Gateway(slots=1e6, policy=policy)
+    gateway.ledger.publish(replace(gateway.ledger.state, rejection=(rate, rate, rate)))
+    return gateway
+
+
+def is_shed(answer: object) -> bool:
+    return isinstance(answer, Rejection) and answer.outcome is Outcome.SHED
+
+
 @virtual
-async def test_shedding_draws_once_per_request() -> None:
-    gateway = Gateway(slots=10_000)
-    gateway.ledger.publish(replace(gateway.ledger.state, rejection=(0.5, 0.5, 0.5)))
-    for _ in range(1000):
-        gateway.post()
-    assert 440 < gateway.seen.outcomes[Outcome.SHED] < 560
+async def test_the_rejection_rate_is_borne_once_per_request() -> None:
+    for policy in SHEDDING:
+        gateway = shedding(0.5, policy)
+        for words in range(1000):
+            gateway.post({"prompt": "x " * words})
+        assert 440 < gateway.seen.outcomes[Outcome.SHED] < 560
+
+
+@virtual
+async def test_no_header_that_a_client_makes_up_gains_another_verdict() -> None:
+    """Whoever is refused comes back with another request id, as a retry, by another agent, over more hops; in vain."""
+    for policy in SHEDDING:
+        gateway = shedding(0.5, policy)
+        for words in range(50):
+            body = {"prompt": "x " * words}
+            verdicts = {is_shed(gateway.post(body, x_forwarded_for="10.0.0.1"))}
+            for attempt in range(10):
+                again = gateway.post(
+                    body,
+                    path=f"{CHAT}?attempt={attempt}",
+                    x_request_id=f"{attempt}",
+                    x_stainless_retry_count=f"{attempt}",
+                    x_envoy_attempt_count=f"{attempt}",
+                    x_tenant_id=f"{attempt}",
+                    x_session_id=f"{attempt}",
+                    user_agent=f"agent/{attempt}",
+                    x_forwarded_for=f"1.2.3.{attempt}, 10.0.0.1",
+                )
+                verdicts.add(is_shed(again))
+            assert len(verdicts) == 1
+
+
+@virtual
+async def test_a_trusted_session_keeps_its_verdict_whatever_it_sends() -> None:
+    for rule in ("", "classification: [{when: {model: m}, priority: P2}]"):
+        gateway = shedding(0.5, f"trust: {{session: X-Session-Id}}\n{rule}")
+        verdicts = [
+            {is_shed(gateway.post({"prompt": "x " * words}, x_session_id=f"{session}")) for words in range(10)}
+            for session in range(200)
+        ]
+        assert all(len(seen) == 1 for seen in verdicts)
+        assert 70 < sum(True in seen for seen in verdicts) < 130
+
+
+@virtual
+async def test_no_tenant_is_blacked_out_by_the_rejection_rate() -> None:
+    gateway = shedding(0.6, "trust: {headers: [x-tenant-id]}")
+    through = []
+    for tenant in range(20):
+        answers = [gateway.post({"prompt": "x " * words}, x_tenant_id=f"team-{tenant}") for words in range(250)]
+        through.append(sum(not is_shed(answer) for answer in answers))
+    assert sum(through) ** 2 / (20 * sum(x * x for x in through)) > 0.98
+
+
+@virtual
+async def test_a_retry_is_counted_and_has_the_priority_and_place_of_a_first_attempt() -> None:
+    gateway = Gateway(slots=1)
+    gateway.post()
+    first, retry, last = (gateway.post(**retried) for retried in ({}, {"x_stainless_retry_count": "2"}, {}))
+    assert gateway.seen.retries == {Priority.P1: 1}
+    assert all(isinstance(answer, Waiting) for answer in (first, retry, last))
+    assert [waiter.item.submission.retry for waiter in gateway.dispatcher.bands[Priority.P1].heads(3)] == [
+        False,
+        True,
+        False,
+    ]
+
+
+@virtual
+async def test_a_retry_is_counted_once_also_where_the_body_decides() -> None:
+    gateway = Gateway(policy="classification: [{when: {model: m}, priority: P2}]")
+    gateway.post({"model": "m"}, x_stainless_retry_count="1")
+    gateway.post({"model": "m"}, x_stainless_retry_count="0")
+    assert gateway.seen.retries == {Priority.P2: 1}
 
 
 @virtual

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import replace
+
+import pytest
 
 from extproc.model import End, Load, Outcome, Priority, Rejection
 from extproc.queues.bands import MOST_PASSES
@@ -11,6 +14,7 @@ from extproc.sim.virtual_time import VirtualTimeLoop
 from extproc.tickets import Ticket, Waiting
 from tests.support.pools import Pool, limited, reserving
 from tests.support.virtual import virtual
+from tests.support.waves import peak_over_mean, peak_over_mean_of_seconds
 
 P0, P1, P2 = Priority
 
@@ -289,6 +293,77 @@ async def test_the_rejection_rate_refuses_its_share_and_spares_who_has_none() ->
     assert shed[P0] == 0
     assert 230 < shed[P1] < 370
     assert shed[P2] == 1000
+
+
+@virtual
+async def test_a_retry_meets_the_verdict_of_its_first_attempt_for_as_long_as_the_rate_holds() -> None:
+    pool = Pool(replace(limited(slots=10_000), rejection=(0.0, 0.3, 0.3)))
+    keys = [b"client %d" % i for i in range(200)]
+    first = [isinstance(pool.send(P1, who=key), Rejection) for key in keys]
+    await asyncio.sleep(3)
+    again = [isinstance(pool.send(P1, who=key), Rejection) for key in keys]
+    assert sum(a is not b for a, b in zip(first, again, strict=True)) <= 15, "their minute ended, at 1 in 20 of them"
+
+
+@virtual
+async def test_a_session_that_sends_half_of_all_is_refused_at_the_rate_and_no_more() -> None:
+    for name in range(5):
+        pool = Pool(replace(limited(slots=1e6), rejection=(0.0, 0.3, 0.3)))
+        for _ in range(60 * 20):
+            pool.send(P1, who=b"session %d" % name)
+            pool.send(P1)
+            await asyncio.sleep(0.05)
+        assert abs(pool.seen.outcomes[Outcome.SHED] / 2400 - 0.3) < 0.05
+
+
+async def draining(pool: Pool, tokens_per_s: int) -> None:
+    """From now on so many tokens end per second: what is held, held for the mean of two seconds."""
+    for _ in range(4):
+        ended = pool.ticket(tokens=500)
+        await asyncio.sleep(2)
+        ended.end(End.COMPLETED)
+    pool.ticket(tokens=2 * tokens_per_s)
+
+
+@pytest.mark.parametrize("tokens_per_s", [5_000, 50_000, 500_000])
+@virtual
+async def test_a_thousand_obedient_clients_refused_in_one_second_come_back_in_no_wave(tokens_per_s: int) -> None:
+    """Whether they read milliseconds or whole seconds, and whether a minute is long enough for a fifth of the drain or not."""
+    pool, loop = Pool(limited(slots=1e6)), asyncio.get_running_loop()
+    back: list[float] = []
+
+    def come_back() -> None:
+        back.append(loop.time())
+        pool.ticket(tokens=500)
+
+    await draining(pool, tokens_per_s)
+    pool.ledger.publish(replace(pool.ledger.state, rejection=(1.0, 1.0, 1.0)))
+    told: list[tuple[float, float]] = []
+    for _ in range(1000):
+        after_s = pool.refused(tokens=500).retry_after_s
+        assert after_s is not None
+        told.append((loop.time(), after_s))
+        loop.call_later(after_s, come_back)
+        await asyncio.sleep(0.001)
+    pool.ledger.publish(replace(pool.ledger.state, rejection=(0.0, 0.0, 0.0)))
+    await asyncio.sleep(61)
+    assert len(back) == 1000
+    assert peak_over_mean(back) <= 1.3
+    assert peak_over_mean_of_seconds(at + math.ceil(after_s) for at, after_s in told) <= 1.3
+    assert min(after_s for _, after_s in told) >= 2.4
+    assert max(after_s for _, after_s in told) <= 60
+
+
+@virtual
+async def test_what_is_shown_is_what_the_next_one_refused_is_told() -> None:
+    pool = Pool(limited(slots=1e6))
+    assert pool.dispatcher.retry_after_s(P1) == pytest.approx(3)
+    await draining(pool, 50_000)
+    pool.ledger.publish(replace(pool.ledger.state, rejection=(1.0, 1.0, 1.0)))
+    for _ in range(200):
+        pool.refused(tokens=500)
+    assert pool.refused(tokens=500).retry_after_s == pytest.approx(pool.dispatcher.retry_after_s(P1), abs=0.5)
+    assert pool.dispatcher.retry_after_s(P1) > 10
 
 
 @virtual

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from random import Random
 
 import pytest
 
@@ -38,7 +37,7 @@ class Running:
     def __init__(self, first: Policy) -> None:
         self.seen = Remembering()
         clock = LoopClock(asyncio.get_running_loop())
-        self.pools = Pools(first, scrape=True, clock=clock, observer=self.seen, random=Random(3))
+        self.pools = Pools(first, scrape=True, clock=clock, observer=self.seen, wall=clock.now)
 
     def use(self, pools: str = "[{}]", queues: str = TAIL, more: str = TRUST) -> None:
         self.pools.use(policy(pools, queues, more))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from random import Random
 
 from extproc.clock import LoopClock
 from extproc.config import parse_policy
 from extproc.dispatcher import Dispatcher
+from extproc.levels import Levels
 from extproc.model import Cost, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Verdicts
 from extproc.state.local import LocalLedger
@@ -60,13 +60,14 @@ class SlowPool:
             ledger=self.ledger,
             clock=clock,
             observer=self.seen,
-            random=Random(7),
+            levels=Levels(b""),
+            wall=clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
 
     def send(self, priority: Priority) -> Waiting:
         submission = Submission(priority, Cost(1, 0))
-        sent = self.dispatcher.refuse_on_arrival(submission) or self.dispatcher.submit(submission)
+        sent = self.dispatcher.refuse_on_arrival(submission, bytes) or self.dispatcher.submit(submission)
         assert isinstance(sent, Waiting)
         return sent
 

@@ -17,6 +17,7 @@ from extproc.config import PoolPolicy, parse_policy
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
+from extproc.levels import Levels
 from extproc.model import PRIORITIES, UNLIMITED, Cost, End, EngineSample, Fleet, PoolState, Priority, Rejection
 from extproc.sim.engine import EngineModel, EngineSpec, Refusal, SimRequest
 from extproc.sim.engine_pacer import EnginePacer
@@ -156,7 +157,8 @@ class _Loop:
             ledger=self.ledger,
             clock=self.clock,
             observer=Remembering(),
-            random=Random(7),
+            levels=Levels(b""),
+            wall=self.clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
         self.control = ControlLoop(
@@ -204,7 +206,8 @@ class _Loop:
         self.run.results.append(result)
         expected = self.dispatcher.state.expected_output_tokens or DEFAULT_OUTPUT_TOKENS
         submission = Submission(intent.priority, Cost(intent.prompt_tokens, round(expected)))
-        answer = self.dispatcher.refuse_on_arrival(submission) or self.dispatcher.submit(submission)
+        key = b"%d" % len(self.run.results)
+        answer = self.dispatcher.refuse_on_arrival(submission, lambda: key) or self.dispatcher.submit(submission)
         if isinstance(answer, Waiting):
             answer.verdict.add_done_callback(lambda verdict: self._verdict(verdict.result(), result))
         else:

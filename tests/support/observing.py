@@ -17,12 +17,16 @@ class Remembering:
         self.ends: Counter[End] = Counter()
         self.events: Counter[WireEvent] = Counter()
         self.scrapes: Counter[tuple[str, str]] = Counter()
+        self.retries: Counter[Priority] = Counter()
         self.waits: list[float] = []
 
     def decided(self, outcome: Outcome, priority: Priority | None, pool: str, *, waited_s: float) -> None:
         self.outcomes[outcome] += 1
         self.by_priority[outcome, priority] += 1
         self.waits.append(waited_s)
+
+    def retried(self, priority: Priority, pool: str) -> None:
+        self.retries[priority] += 1
 
     def ended(self, end: End, priority: Priority, pool: str, *, held_s: float) -> None:
         self.ends[end] += 1

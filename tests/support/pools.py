@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from dataclasses import replace
-from random import Random
 
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
 from extproc.dispatcher import Dispatcher
+from extproc.levels import Levels
 from extproc.model import DEFAULT_TENANT, NOTHING, Cost, Load, PoolState, Priority, Rejection, Tenant
 from extproc.state.local import LocalLedger
 from extproc.submission import Submission
@@ -36,6 +36,7 @@ class Pool:
         self.policy = parse_policy(policy) if isinstance(policy, str) else policy
         self.ledger = LocalLedger(state, self.clock)
         self.seen = Remembering()
+        self._sent = 0
         self.dispatcher = Dispatcher(
             self.policy.pools[0],
             self.policy.queues,
@@ -44,7 +45,8 @@ class Pool:
             ledger=self.ledger,
             clock=self.clock,
             observer=self.seen,
-            random=Random(7),
+            levels=Levels(b""),
+            wall=self.clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
 
@@ -56,9 +58,13 @@ class Pool:
         patience_s: float = math.inf,
         body_bytes: int = 0,
         tenant: Tenant = DEFAULT_TENANT,
+        who: bytes | None = None,
     ) -> Ticket | Waiting | Rejection:
+        """`who`: its key, the same for retries; None: one that nobody had before."""
+        self._sent += 1
+        key = b"%d" % self._sent if who is None else who
         submission = Submission(priority, Cost(tokens, 0), body_bytes=body_bytes, patience_s=patience_s, tenant=tenant)
-        return self.dispatcher.refuse_on_arrival(submission) or self.dispatcher.submit(submission)
+        return self.dispatcher.refuse_on_arrival(submission, lambda: key) or self.dispatcher.submit(submission)
 
     def ticket(self, priority: Priority = Priority.P1, *, tokens: int = 1) -> Ticket:
         sent = self.send(priority, tokens=tokens)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from random import Random
 
 from extproc.admission import Admission
 from extproc.clock import Clock
 from extproc.config import Policy, parse_policy
 from extproc.dispatcher import Dispatcher
+from extproc.levels import Levels
 from extproc.model import Load, PoolState
 from extproc.ports import Observer
 from extproc.state.local import LocalLedger
@@ -29,7 +29,8 @@ class Spine:
             ledger=self.ledger,
             clock=clock,
             observer=observer,
-            random=Random(1),
+            levels=Levels(b""),
+            wall=clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
         self.admission = Admission(self.policy, {"default": self.dispatcher}, observer)

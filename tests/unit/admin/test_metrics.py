@@ -37,6 +37,15 @@ def test_a_decision_is_counted_by_pool_priority_and_outcome(metrics: Metrics) ->
     assert value(metrics, "extproc_requests_total", pool="llama", priority="P1", outcome="queue-full") == 2
 
 
+def test_a_retry_is_counted_by_pool_and_priority(metrics: Metrics) -> None:
+    assert value(metrics, "extproc_retries_total", pool="llama", priority="P1") == 0
+    metrics.retried(Priority.P1, "llama")
+    metrics.retried(Priority.P1, "a client's word")
+    assert value(metrics, "extproc_retries_total", pool="llama", priority="P1") == 1
+    assert metrics.retries()["llama"] == {"P0": 0, "P1": 1, "P2": 0}
+    assert metrics.retries()["other"] == {"P1": 1}
+
+
 @pytest.mark.parametrize(
     ("outcome", "verdict"),
     [

@@ -20,7 +20,12 @@ def document(snapshot: ServiceSnapshot = SERVICE) -> Any:
     def refuse(text: str) -> None:
         raise AssertionError(f"{text} is not JSON")
 
-    made = state_document(snapshot, wall_s=1_700_000_060.0, requests={"llama": {"P1": {"admitted": 7, "shed": 2}}})
+    made = state_document(
+        snapshot,
+        wall_s=1_700_000_060.0,
+        requests={"llama": {"P1": {"admitted": 7, "shed": 3}}},
+        retries={"llama": {"P1": 2}},
+    )
     return json.loads(msgspec.json.encode(made), parse_constant=refuse)
 
 
@@ -55,8 +60,15 @@ def test_a_priority_of_a_pool() -> None:
         "limit": {"tokens": 2500.0, "slots": None},
         "reserved": {"tokens": 0.0, "slots": 0.0},
         "rejection": 0.1,
-        "requests": {"admitted": 7, "shed": 2},
+        "requests": {"admitted": 7, "shed": 3},
+        "retries": 2,
+        "amplification": 1.2,
     }
+
+
+def test_where_nobody_came_nothing_is_amplified() -> None:
+    none = document()["pools"][0]["priorities"]["P0"]
+    assert (none["retries"], none["amplification"]) == (0, None)
 
 
 def test_engines_with_age_values_and_last_error() -> None:

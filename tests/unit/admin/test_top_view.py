@@ -18,11 +18,12 @@ from extproc.snapshots import ServiceSnapshot
 from tests.support.snapshots import ENGINES, POOL, SERVICE, service
 
 REQUESTS = {"llama": {"P1": {"admitted": 700, "shed": 20, "queue-full": 5, "client-gone": 3}}}
+RETRIES = {"llama": {"P1": 130}}
 
 
 def document(snapshot: ServiceSnapshot = SERVICE) -> Any:
     """As a client gets it."""
-    return json.loads(msgspec.json.encode(state_document(snapshot, wall_s=1.0, requests=REQUESTS)))
+    return json.loads(msgspec.json.encode(state_document(snapshot, wall_s=1.0, requests=REQUESTS, retries=RETRIES)))
 
 
 def shown(state: Any, before: Any = None, *, width: int = 160, trouble: str | None = None) -> list[str]:
@@ -37,7 +38,7 @@ def test_the_whole_page() -> None:
     assert lines[0].endswith("serving 127.0.0.1:50051 up 1m 0s 5 streams policy 3f2a9c1b loop lag 2 ms")
     assert (
         "pool llama by watermark saturation 50% held 1.7k tok 4 req of 3.0k tok ghosts 200 tok 1 req "
-        "drain 250 tok 0.5 req per s engines 1/2"
+        "drain 250 tok 0.5 req per s engines 1/2 tries 1.2"
     ) in lines
     assert "P1 agent-workflow 2/500 1.5 s 500 tok 1 req 2.5k tok 10% 700 25 7.5 s" in lines
     assert "P2 batch-extraction 0/1000 - 0 tok 0 req 2.0k tok 75% 0 0 -" in lines

@@ -1,0 +1,75 @@
+"""Whose request it is: the same for a retry, and nothing that a client can write anew each time."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.identity import Identity, source
+from extproc.model import DEFAULT_TENANT, RequestHead, Tenant
+
+PLAIN = Identity(None)
+SESSIONS = Identity("x-session-id")
+
+
+def head(path: str = "/v1/chat/completions", **headers: str) -> RequestHead:
+    sent = {"content-length": "100", "x-forwarded-for": "10.0.0.1"}
+    return RequestHead("POST", path, sent | {name.replace("_", "-"): value for name, value in headers.items()})
+
+
+def key(request: RequestHead, tenant: Tenant = DEFAULT_TENANT, body: bytes | None = None) -> bytes:
+    return PLAIN.key(request, tenant, body)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ("x-request-id", "x-stainless-retry-count", "traceparent", "user-agent", "x-envoy-attempt-count", "x-y")
+        ),
+        st.text("0123456789abcdef", max_size=8),
+    )
+)
+def test_headers_that_a_client_can_make_up_change_nothing(made_up: dict[str, str]) -> None:
+    for body in (None, b"{}"):
+        plain = head()
+        varied = RequestHead("POST", "/v1/chat/completions?x=1", {**plain.headers, **made_up}, request_id="7")
+        assert key(varied, body=body) == key(plain, body=body)
+        assert SESSIONS.key(varied, DEFAULT_TENANT, body) == SESSIONS.key(plain, DEFAULT_TENANT, body)
+
+
+def test_hops_that_a_client_makes_up_change_nothing() -> None:
+    assert key(head(x_forwarded_for="1.2.3.4, 5.6.7.8, 10.0.0.1")) == key(head())
+
+
+def test_a_trusted_session_is_told_by_nothing_else() -> None:
+    one = SESSIONS.key(head(x_session_id="7"), DEFAULT_TENANT, None)
+    assert one == SESSIONS.key(head(x_session_id="7", content_length="9", x_forwarded_for="::1"), DEFAULT_TENANT, b"{}")
+    assert one != SESSIONS.key(head(x_session_id="8"), DEFAULT_TENANT, None)
+    assert one != SESSIONS.key(head(x_session_id="7"), Tenant("another"), None)
+
+
+def test_without_a_session_the_body_tells_where_it_is_there() -> None:
+    assert SESSIONS.key(head(), DEFAULT_TENANT, b"{}") == key(head(content_length="9", x_forwarded_for=""), body=b"{}")
+    assert key(head(), body=b"{}") != key(head(), body=b"[]")
+    assert key(head(), body=b"{" + b" " * 4000) != key(head(), body=b"[" + b" " * 4001)
+
+
+def test_before_the_body_is_here_length_and_source_tell() -> None:
+    assert key(head()) == key(head())
+    others = [head(content_length="101"), head(x_forwarded_for="10.0.0.2"), RequestHead("POST", "/", {})]
+    assert len({key(head()), key(head(), Tenant("another")), *map(key, others)}) == 5
+
+
+def test_what_one_header_says_is_never_taken_for_another() -> None:
+    assert key(head(content_length="1", x_forwarded_for="2.3.4.5")) != key(
+        head(content_length="12", x_forwarded_for=".3.4.5")
+    )
+
+
+def test_an_ipv6_client_is_its_network() -> None:
+    assert source({"x-forwarded-for": "2001:db8:1:2:3:4:5:6"}) == source({"x-forwarded-for": "2001:db8:1:2::9"})
+    assert source({"x-forwarded-for": "2001:db8:1:2::9"}) != source({"x-forwarded-for": "2001:db8:1:3::9"})
+
+
+def test_a_port_behind_the_address_does_not_count() -> None:
+    assert source({"x-forwarded-for": "10.0.0.1:4711"}) == "10.0.0.1"
