@@ -10,8 +10,11 @@ replica's entry at once; so an entry is never below what its replica holds, and 
 - Wants are admitted in order while they fit, and none passes over a waiter elsewhere that is more important, or as
   important and waiting longer. Who would be next, and fits, is to be woken.
 - A *generation* begins where entries were lost: the account is empty, or a replica was promised more than its entry
-  knows. In its first `REPORT_S` a replica only replaces what ends, until all have reported; the same holds for a replica
-  that returns from being cut off. Then its cap rises to the limit until `RAMP_S`.
+  knows. In its first `REPORT_S` a replica only replaces what ends, and lets no P2 in, until all have reported. Then its
+  cap rises to the limit until `RAMP_S`.
+- A replica that goes `alone` reports, but asks for nothing, and may come to hold more than it says. When it returns, it is
+  held back in the same way until all whom the account knew when it left have asked again themselves.
+- Who is held back by its own cap does not hold up its equals elsewhere, who may go, but the less important.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.capacity import GHOST_HOLD_S, faded, fits
-from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
 from extproc.ports import Want
 
 DEAD_AFTER_S = 2.0
@@ -36,6 +39,8 @@ KEEP_HEARD_S = 0.2
 LOOK_AGAIN_SHARE = 0.05
 """Ghost load is looked at again after this share of its mean hold."""
 NO_STATE_AGAIN_S = 0.05
+HELD_BACK_AGAIN_S = 0.05
+"""Its cap may have risen or gone, and meanwhile the less important wait for it everywhere."""
 
 
 class Head(NamedTuple):
@@ -51,39 +56,58 @@ class Head(NamedTuple):
 class Report:
     """One replica's call. `replica`: unique to this start of its process. `acked`: the last `seq` it heard an answer to.
 
-    `ghosts`: its ghost load now, absolute. `returning`: it comes back from being cut off, and may have admitted by itself.
+    `ghosts`: its ghost load now, absolute. `alone`: it answers by itself for the moment, and asks for nothing.
+    `returning`: it asks again after it was alone or away, and may have admitted by itself. `policy`: what it goes by.
     """
 
     replica: str
     seq: int
     in_use: tuple[Load, Load, Load]
     acked: int = 0
+    alone: bool = False
     returning: bool = False
+    policy: str = ""
     ghosts: Load = NOTHING
     hold_s: float | None = None
     wants: Sequence[Want] = ()
 
 
 @dataclass(frozen=True, slots=True)
+class Care:
+    """A replica may hold what it held at `since`, `base`, and by and by more. Over as soon as all others that were heard at
+    `until_all_of` or later have asked again; None: only by time."""
+
+    base: Load
+    since: float
+    until_all_of: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
-    """What the account knows of a replica. `base`: what it may hold at first in this generation, or since it returned."""
+    """What the account knows of a replica. `at`: of its last report; `asked_at`: of the last in which it was not alone.
+
+    `heads`: its first waiters; `held_back`: the priority of the first instead, where its own cap stopped the line.
+    """
 
     seq: int
     at: float
+    asked_at: float
     generation: float
     in_use: tuple[Load, Load, Load]
     ghosts: Load
     hold_s: float
     heads: tuple[Head, ...] = ()
-    base: Load | None = None
-    base_at: float = 0.0
+    held_back: Priority | None = None
+    care: Care | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The account's answer. `replicas`: heard of lately, the caller included. `wake`: the replica whose turn it is now.
 
-    `again_s`: when to ask again without a wake; None: there is no need.
+    `again_s`: when to ask again without a wake; None: there is no need. `differing`: of the replicas, how many go by
+    another policy than the caller.
     """
 
     admitted: int
@@ -91,16 +115,19 @@ class Settled:
     replicas: int
     again_s: float | None = None
     wake: str | None = None
+    differing: int = 0
 
 
 @dataclass(slots=True)
 class _Elsewhere:
-    """What all others hold, and the first of their waiters."""
+    """What all others hold, the first of their waiters, and the most important that only its replica's cap holds back."""
 
     used: list[Load]
     ghosts: Load = NOTHING
     replicas: int = 0
+    differing: int = 0
     first: Head | None = None
+    held_back: Priority | None = None
 
 
 class Account:
@@ -119,52 +146,67 @@ class Account:
             return None
         if self.generation is None or (report.acked > known and now - self.generation >= REPORT_S):
             self.generation = now
-        base, base_at = self._base(now, report, before)
-        elsewhere = self._elsewhere(now, report.replica)
+        care = self._care(now, report, before)
+        elsewhere = self._elsewhere(now, report.replica, report.policy)
         used = [others + own for others, own in zip(elsewhere.used, report.in_use, strict=True)]
         ghosts = elsewhere.ghosts + report.ghosts
-        cap = UNLIMITED if self.state is None else _cap(base, now - base_at, self.state.limits[0])
         in_use = list(report.in_use)
-        admitted, capped = self._admit(now, report, elsewhere.first, used=used, ghosts=ghosts, in_use=in_use, cap=cap)
+        admitted, capped = self._admit(now, report, elsewhere, used=used, ghosts=ghosts, in_use=in_use, care=care)
+        refused = report.wants[admitted:]
         heads = () if capped else _heads(report, admitted, now)
+        asked_at = now
+        if report.alone:
+            heads, asked_at = ((), -math.inf) if before is None else (before.heads, before.asked_at)
         first, second, third = in_use
-        self.entries[report.replica] = Entry(
+        entry = self.entries[report.replica] = Entry(
             seq=report.seq,
             at=now,
+            asked_at=asked_at,
             generation=self.generation,
             in_use=(first, second, third),
             ghosts=report.ghosts,
             hold_s=GHOST_HOLD_S if report.hold_s is None else report.hold_s,
             heads=heads,
-            base=base,
-            base_at=base_at,
+            held_back=refused[0].priority if capped else None,
+            care=care,
+            policy=report.policy,
         )
-        refused = admitted < len(report.wants)
         return Settled(
             admitted=admitted,
             total=sum(used, ghosts),
             replicas=elsewhere.replicas + 1,
-            again_s=self._again_s(report, ghosts, alone=elsewhere.replicas == 0 and not capped) if refused else None,
-            wake=self._wake(elsewhere.first, heads, used, ghosts),
+            again_s=self._again_s(report, ghosts, others=elsewhere.replicas, capped=capped) if refused else None,
+            wake=self._wake(elsewhere, entry, used, ghosts),
+            differing=elsewhere.differing,
         )
 
     def total(self, now: float) -> Load:
         """What is held over all replicas now, ghost load included."""
-        elsewhere = self._elsewhere(now, "")
+        elsewhere = self._elsewhere(now, "", "")
         return sum(elsewhere.used, elsewhere.ghosts)
 
-    def _base(self, now: float, report: Report, before: Entry | None) -> tuple[Load | None, float]:
+    def _care(self, now: float, report: Report, before: Entry | None) -> Care | None:
         generation = now if self.generation is None else self.generation
-        anew = before is None or before.generation != generation
         if report.returning:
-            return sum(report.in_use, NOTHING), now
-        if anew and now - generation < REPORT_S:
-            return sum(report.in_use, NOTHING), generation
-        if before is None or now - before.base_at >= RAMP_S:
-            return None, 0.0
-        return before.base, before.base_at
+            care = Care(sum(report.in_use, NOTHING), now, _knew_at(before))
+        elif (before is None or before.generation != generation) and now - generation < REPORT_S:
+            return Care(sum(report.in_use, NOTHING), generation)
+        elif before is None or before.care is None or now - before.care.since >= RAMP_S:
+            return None
+        else:
+            care = before.care
+        return care if now - generation < REPORT_S or self._awaits(care, report.replica) else None
 
-    def _elsewhere(self, now: float, replica: str) -> _Elsewhere:
+    def _awaits(self, care: Care, replica: str) -> bool:
+        """Somebody whom the account knew when the replica left has not asked again since it returned."""
+        since = care.until_all_of
+        return since is None or any(
+            entry.at >= since and entry.asked_at < max(care.since, entry.at)
+            for name, entry in self.entries.items()
+            if name != replica
+        )
+
+    def _elsewhere(self, now: float, replica: str, policy: str) -> _Elsewhere:
         found = _Elsewhere([NOTHING, NOTHING, NOTHING])
         for name, entry in list(self.entries.items()):
             if name == replica:
@@ -172,11 +214,13 @@ class Account:
             silent_s = now - entry.at
             if silent_s <= DEAD_AFTER_S:
                 found.replicas += 1
+                found.differing += entry.policy != policy
                 found.ghosts += entry.ghosts
                 for priority in PRIORITIES:
                     found.used[priority] += entry.in_use[priority]
-                if silent_s <= HEARD_FOR_S:
+                if now - entry.asked_at <= HEARD_FOR_S:
                     found.first = min((head for head in (found.first, *entry.heads) if head is not None), default=None)
+                    found.held_back = _more_important(found.held_back, entry.held_back)
                 continue
             left = faded(sum(entry.in_use, entry.ghosts), silent_s - DEAD_AFTER_S, entry.hold_s)
             found.ghosts += left
@@ -188,20 +232,23 @@ class Account:
         self,
         now: float,
         report: Report,
-        first: Head | None,
+        elsewhere: _Elsewhere,
         *,
         used: list[Load],
         ghosts: Load,
         in_use: list[Load],
-        cap: Load,
+        care: Care | None,
     ) -> tuple[int, bool]:
         """How many go, and whether it was the replica's own cap that stopped the line. Adds them to `used` and `in_use`."""
         if self.state is None:
             return 0, False
+        first, held_back = elsewhere.first, elsewhere.held_back
         for count, want in enumerate(report.wants):
             if first is not None and first < Head(want.priority, now - want.waited_s, report.replica, want.load):
                 return count, False
-            if not (sum(in_use, NOTHING) + want.load).fits(cap):
+            if held_back is not None and held_back < want.priority:
+                return count, False
+            if care is not None and not _within(care, want, in_use, for_s=now - care.since, limit=self.state.limits[0]):
                 return count, True
             if not fits(want, used, ghosts, self.state):
                 return count, False
@@ -209,17 +256,23 @@ class Account:
             in_use[want.priority] += want.load
         return len(report.wants), False
 
-    def _again_s(self, report: Report, ghosts: Load, *, alone: bool) -> float | None:
+    def _again_s(self, report: Report, ghosts: Load, *, others: int, capped: bool) -> float | None:
         if self.state is None:
             return NO_STATE_AGAIN_S
+        if capped:
+            return HELD_BACK_AGAIN_S
         hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
         fading_s = math.inf if ghosts.empty else hold_s * LOOK_AGAIN_SHARE
-        again_s = fading_s if alone else min(fading_s, KEEP_HEARD_S)
+        again_s = min(fading_s, KEEP_HEARD_S) if others else fading_s
         return None if again_s == math.inf else again_s
 
-    def _wake(self, first: Head | None, own: tuple[Head, ...], used: list[Load], ghosts: Load) -> str | None:
-        """Who is first in the line, if it waits elsewhere and fits."""
-        if self.state is None or first is None or (own and own[0] < first):
+    def _wake(self, elsewhere: _Elsewhere, own: Entry, used: list[Load], ghosts: Load) -> str | None:
+        """Who is first in the line, if it waits elsewhere and may go."""
+        first = elsewhere.first
+        if self.state is None or first is None or (own.heads and own.heads[0] < first):
+            return None
+        held_back = _more_important(elsewhere.held_back, own.held_back)
+        if held_back is not None and held_back < first.priority:
             return None
         return first.replica if fits(Want(first.priority, first.load), used, ghosts, self.state) else None
 
@@ -232,14 +285,26 @@ def _heads(report: Report, admitted: int, now: float) -> tuple[Head, ...]:
     return tuple(sorted(heads.values()))
 
 
-def _cap(base: Load | None, for_s: float, limit: Load) -> Load:
-    """What a replica may hold `for_s` after its base was taken; unbounded where it has none, or has it no more."""
-    if base is None or for_s >= RAMP_S:
-        return UNLIMITED
+def _knew_at(before: Entry | None) -> float:
+    """Whoever was heard at this time or later was there when the replica left; where it comes back once more, then when it
+    first left."""
+    if before is None:
+        return -math.inf
+    former = math.inf if before.care is None or before.care.until_all_of is None else before.care.until_all_of
+    return min(former, before.asked_at - DEAD_AFTER_S)
+
+
+def _more_important(one: Priority | None, other: Priority | None) -> Priority | None:
+    return min((priority for priority in (one, other) if priority is not None), default=None)
+
+
+def _within(care: Care, want: Want, in_use: Sequence[Load], *, for_s: float, limit: Load) -> bool:
+    """Whether a replica that is held back since `for_s` may let one more in. `limit`: the pool's."""
     if for_s < REPORT_S:
-        return base
+        return want.priority is not Priority.P2 and (sum(in_use, NOTHING) + want.load).fits(care.base)
     risen = (for_s - REPORT_S) / (RAMP_S - REPORT_S)
-    return Load(_between(base.tokens, limit.tokens, risen), _between(base.slots, limit.slots, risen))
+    cap = Load(_between(care.base.tokens, limit.tokens, risen), _between(care.base.slots, limit.slots, risen))
+    return (sum(in_use, NOTHING) + want.load).fits(cap)
 
 
 def _between(low: float, high: float, share: float) -> float:

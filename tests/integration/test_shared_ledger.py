@@ -82,7 +82,7 @@ async def test_p0_elsewhere_goes_before_p2_here(server: Server) -> None:
 
 def _heard(server: Server) -> set[str]:
     with server.client() as client:
-        return {name.decode() for name in client.hkeys("{extproc:main}:1:replicas")}
+        return {name.decode() for name in client.hkeys("{extproc:main}:2:replicas")}
 
 
 async def test_a_stopped_store_costs_nobody_more_than_the_deadline_and_the_way_back_is_found(server: Server) -> None:
@@ -120,6 +120,8 @@ async def test_a_slow_store_is_left_alone_until_it_answers_in_time(server: Serve
     async with replica("a", url(proxy)) as a:
         a.arrive()
         await a.until(held=1)
+        async with replica("b", server.url) as b:
+            await eventually(lambda: b.ledger.replicas == 2)  # and is heard of no more
         proxy.delay_s = 0.1
         a.arrive()
         a.end()
@@ -130,11 +132,38 @@ async def test_a_slow_store_is_left_alone_until_it_answers_in_time(server: Serve
         proxy.delay_s = 0.0
         await eventually(lambda: not a.ledger.cut_off)
         results = list(a.calls)
-        with server.client() as client:
-            entry = msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, "a") or b""))
-        assert entry[4] > 0, "it came back without care: others know only what it last said while it was slow"
+        # it comes back with care: others know only what it last said while it was slow
+        await eventually(lambda: _entry(server, "a")[4] > 0)
     assert results.count("late") >= 2
     assert results[-1] == "ok"
+
+
+def _entry(server: Server, replica: str) -> list[float]:
+    with server.client() as client:
+        return list(msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, replica) or b"")))
+
+
+async def test_a_late_answer_holds_nobody_back_once_all_have_asked_again(server: Server, proxy: TcpProxy) -> None:
+    """It made a replica go alone for a moment; held back for two seconds, its P0 saw P2 go before it elsewhere."""
+    put_state(server, limited(4))
+    async with replica("a", url(proxy)) as a, replica("b", server.url) as b:
+        a.arrive()
+        await a.until(held=1)
+        for _ in range(3):
+            b.arrive()
+        await b.until(held=3)
+        await eventually(lambda: a.ledger.replicas == 2)
+        proxy.delay_s = 0.1
+        a.arrive()
+        a.end()
+        await a.until(held=1)  # alone
+        proxy.delay_s = 0.0
+        a.arrive(P0)
+        b.arrive(P2)
+        await eventually(lambda: a.calls[-3:] == ["ok"] * 3)
+        b.end()
+        await a.until(held=2, within_s=0.7)
+        assert b.held == [P1, P1]
 
 
 async def test_a_cut_line_is_found_again_and_the_limit_still_holds(server: Server, proxy: TcpProxy) -> None:
