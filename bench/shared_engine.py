@@ -18,13 +18,14 @@ GRACE_S = 0.25
 
 @dataclass(slots=True)
 class Arrival:
-    """One request at the engine. `open_before`: admitted ones that were open when it came."""
+    """One request at the engine. `open_before`: admitted ones that were open when it came. `replica`: who admitted it."""
 
     at: float
     number: int
     priority: str
     admitted: bool
     open_before: int
+    replica: str = ""
 
 
 @dataclass(slots=True)
@@ -42,7 +43,8 @@ class SharedEngine:
         number = int(request.headers.get("x-number", "0"))
         now = asyncio.get_running_loop().time()
         priority = request.headers.get("x-extproc-priority", "")
-        self.arrivals.append(Arrival(now, number, priority, admitted, self.open))
+        replica = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.arrivals.append(Arrival(now, number, priority, admitted, self.open, replica))
         self.open += admitted
         try:
             await request.read()
