@@ -25,13 +25,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.capacity import GHOST_HOLD_S, faded, fits
+from extproc.care import RAMP_S, REPORT_S, Care
 from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
 from extproc.ports import Want
 
 DEAD_AFTER_S = 2.0
 HEARD_FOR_S = 1.0
-REPORT_S = 1.0
-RAMP_S = 2.0
 FORGET_AFTER_S = 60.0
 """A silent entry is kept at least so long: its number tells whether the account lost something."""
 KEEP_HEARD_S = 0.2
@@ -70,16 +69,6 @@ class Report:
     ghosts: Load = NOTHING
     hold_s: float | None = None
     wants: Sequence[Want] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Care:
-    """A replica may hold what it held at `since`, `base`, and by and by more. Over as soon as all others that were heard at
-    `until_all_of` or later have asked again; None: only by time."""
-
-    base: Load
-    since: float
-    until_all_of: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +237,7 @@ class Account:
                 return count, False
             if held_back is not None and held_back < want.priority:
                 return count, False
-            if care is not None and not _within(care, want, in_use, for_s=now - care.since, limit=self.state.limits[0]):
+            if care is not None and not care.allows(want, in_use, for_s=now - care.since, limit=self.state.limits[0]):
                 return count, True
             if not fits(want, used, ghosts, self.state):
                 return count, False
@@ -296,16 +285,3 @@ def _knew_at(before: Entry | None) -> float:
 
 def _more_important(one: Priority | None, other: Priority | None) -> Priority | None:
     return min((priority for priority in (one, other) if priority is not None), default=None)
-
-
-def _within(care: Care, want: Want, in_use: Sequence[Load], *, for_s: float, limit: Load) -> bool:
-    """Whether a replica that is held back since `for_s` may let one more in. `limit`: the pool's."""
-    if for_s < REPORT_S:
-        return want.priority is not Priority.P2 and (sum(in_use, NOTHING) + want.load).fits(care.base)
-    risen = (for_s - REPORT_S) / (RAMP_S - REPORT_S)
-    cap = Load(_between(care.base.tokens, limit.tokens, risen), _between(care.base.slots, limit.slots, risen))
-    return (sum(in_use, NOTHING) + want.load).fits(cap)
-
-
-def _between(low: float, high: float, share: float) -> float:
-    return math.inf if high == math.inf else low + (high - low) * share

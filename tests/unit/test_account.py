@@ -12,12 +12,11 @@ from extproc.account import (
     HEARD_FOR_S,
     HELD_BACK_AGAIN_S,
     NO_STATE_AGAIN_S,
-    RAMP_S,
-    REPORT_S,
     Account,
     Report,
     Settled,
 )
+from extproc.care import RAMP_S, REPORT_S
 from extproc.model import NOTHING, Load, Priority
 from extproc.ports import Want
 from tests.support.pools import limited, reserving
