@@ -21,10 +21,10 @@ from extproc.capacity import Ghosts
 from extproc.clock import Clock
 from extproc.cutoff import admissible_alone, alone
 from extproc.errors import StateUnavailable
-from extproc.model import NOTHING, Demand, Load, PoolState
-from extproc.ports import Ask, Verdicts
+from extproc.model import NOTHING, Load, PoolState
+from extproc.ports import Ask, TrafficSource, Verdicts
 from extproc.state.deadline import Deadline
-from extproc.state.demand import pack_demand
+from extproc.state.demand import pack_told
 from extproc.state.link import Link
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.watch import Watch
@@ -99,7 +99,7 @@ class SharedLedger:
         self._base = NOTHING
         self._cut_off = False
         self._counters_at = -math.inf
-        self._demand: Callable[[float], Demand] | None = None
+        self._traffic: TrafficSource | None = None
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -153,9 +153,9 @@ class SharedLedger:
         else:
             self._due.set()
 
-    def tells(self, demand: Callable[[float], Demand]) -> None:
+    def tells(self, traffic: TrafficSource) -> None:
         """Where the counters for the leader's controllers come from."""
-        self._demand = demand
+        self._traffic = traffic
 
     def own(self, state: PoolState) -> None:
         """This replica's own decision: holds while it is cut off, and until it first hears a shared one."""
@@ -248,10 +248,10 @@ class SharedLedger:
 
     def _counters(self) -> str:
         now = self._clock.now()
-        if self._demand is None or now - self._counters_at < _COUNTERS_S:
+        if self._traffic is None or now - self._counters_at < _COUNTERS_S:
             return ""
         self._counters_at = now
-        return pack_demand(self._demand(now))
+        return pack_told(self._traffic.demand(now), self._traffic.finished)
 
     def _learn(self, answer: Answer, state: bytes, report: Report) -> None:
         now = self._clock.now()

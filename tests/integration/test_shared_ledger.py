@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from extproc.errors import StateUnavailable
-from extproc.model import Priority
+from extproc.meters import Traffic
+from extproc.model import NOTHING, Demand, Finished, Latency, Priority
 from extproc.state.link import Link
 from extproc.state.scripts import Script
 from tests.support import valkey
@@ -250,6 +251,46 @@ async def test_a_lost_leader_is_replaced_within_a_second_and_two_never_lead(serv
             assert b.clock.now() - start <= 1.0
             b.shared.publish(limited(5))
             await eventually(lambda: a.ledger.state.limits == limited(5).limits)
+
+
+async def test_the_leader_is_told_one_mean_per_report_of_a_replica(server: Server) -> None:
+    async with replica("a", server.url, may_lead=True) as a, replica("b", server.url) as b:
+        here, there = Finishing(), Finishing()
+        a.shared.tells(here)
+        b.shared.tells(there)
+        await asyncio.wait_for(a.shared.in_charge.wait(), 1)
+        lead = a.shared.lead
+        assert lead is not None
+        await eventually(lambda: len(lead.counters) == 2)
+        here.traffic.finished(Latency(5.0))
+        for ttft_s in (1.0, 3.0):
+            there.traffic.finished(Latency(4.0, ttft_s))
+        taken: list[Latency] = []
+
+        def both_told() -> bool:
+            taken.extend(a.shared.take_latencies())
+            return len(taken) >= 2
+
+        await eventually(both_told)
+    assert sorted(taken, key=lambda latency: latency.duration_s) == [Latency(4.0, 2.0), Latency(5.0)]
+    assert b.shared.take_latencies() == (Latency(4.0, 1.0), Latency(4.0, 3.0)), "who does not lead goes by its own"
+
+
+class Finishing:
+    """A replica's traffic."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def demand(self, now: float) -> Demand:
+        return self.traffic.demand(now, (NOTHING,) * 3, (NOTHING,) * 3)
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        return self.traffic.take_latencies()
+
+    @property
+    def finished(self) -> Finished:
+        return self.traffic.total
 
 
 async def test_an_idle_replica_makes_few_calls(server: Server) -> None:
