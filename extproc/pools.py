@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from extproc.admission import Admission
 from extproc.clock import Clock
-from extproc.config import EnginesPolicy, Policy, PoolPolicy
+from extproc.config import EnginesPolicy, Policy, PoolPolicy, fingerprint
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
@@ -67,6 +67,7 @@ class Pool:
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
         if self.shared:
             self.shared.tells(self.dispatcher)
+            self.shared.ledger.goes_by(fingerprint(policy))
         self.control = ControlLoop(
             self._controller,
             self.publisher,
@@ -89,6 +90,8 @@ class Pool:
             memory = replace(memory, started_at=None, seen=False)  # engines not asked yet are no outage
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure, memory=memory)
         self.control.use(self._controller)
+        if self.shared:
+            self.shared.ledger.goes_by(fingerprint(policy))
 
     async def scrape(self) -> None:
         """Until cancelled: all the time, or where the pool is shared, while this process is in charge of it."""

@@ -98,7 +98,8 @@ class SharedPool:
         return self.lead.take_latencies() if self.lead is not None and self.lead.leading else own
 
     def snapshot(self) -> ShareSnapshot:
-        return ShareSnapshot(self.ledger.replicas, leading=self.leading, cut_off=self.ledger.cut_off)
+        ledger = self.ledger
+        return ShareSnapshot(ledger.replicas, self.leading, ledger.cut_off, differing=ledger.differing)
 
     async def run(self) -> None:
         """Until cancelled. Trouble with the store is no error here: the pool goes on alone."""

@@ -293,6 +293,15 @@ class Finishing:
         return self.traffic.total
 
 
+async def test_replicas_that_go_by_different_policies_hear_of_it(server: Server) -> None:
+    async with replica("a", server.url) as a, replica("b", server.url) as b:
+        a.ledger.goes_by("one")
+        b.ledger.goes_by("two")
+        await eventually(lambda: a.shared.snapshot().differing == b.shared.snapshot().differing == 1)
+        b.ledger.goes_by("one")
+        await eventually(lambda: a.shared.snapshot().differing == b.shared.snapshot().differing == 0)
+
+
 async def test_an_idle_replica_makes_few_calls(server: Server) -> None:
     put_state(server, limited(4))
     async with replica("a", server.url, may_lead=True) as a:
