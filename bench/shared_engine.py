@@ -61,8 +61,14 @@ class SharedEngine:
                 in_force = limit
         return in_force
 
+    @property
+    def came(self) -> dict[int, Arrival]:
+        """By number, those that nobody limits included."""
+        return {arrival.number: arrival for arrival in self.arrivals}
+
     def since(self, start: float) -> Sequence[Arrival]:
-        return [arrival for arrival in self.arrivals if arrival.at >= start]
+        """Without those that nobody limits."""
+        return [arrival for arrival in self.arrivals if arrival.at >= start and arrival.number > 0]
 
 
 def late(arrivals: Sequence[Arrival], engine: SharedEngine) -> int:

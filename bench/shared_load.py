@@ -14,6 +14,7 @@ import aiohttp
 
 _BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 _PRIORITIES = ("P1", "P2", "P0", "P2")
+_WAY_EVERY_S = 0.05
 _PAUSE_S = 0.5
 """After a refusal a client waits so long."""
 
@@ -33,8 +34,11 @@ class Clients:
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/v1/chat/completions"
+        self._unlimited_url = f"{url}/v1/models"
         self._numbers = itertools.count(1)
         self.sent: list[Sent] = []
+        self.unlimited: list[Sent] = []
+        """Those that extproc passes untouched; their numbers are negative."""
         self._tasks: set[asyncio.Task[None]] = set()
         tracing = aiohttp.TraceConfig()
         tracing.on_request_headers_sent.append(_written)
@@ -50,12 +54,14 @@ class Clients:
             self._start(self._again_and_again("P2"))
 
     async def steady_rate(self, per_s: float, for_s: float) -> None:
-        """Open loop: what takes long holds nothing up."""
+        """Open loop: what takes long holds nothing up. Beside it the way is measured."""
+        ways = asyncio.ensure_future(self._measure_the_way())
         loop = asyncio.get_running_loop()
         start = loop.time()
         for i in range(int(per_s * for_s)):
             await asyncio.sleep(max(0.0, start + i / per_s - loop.time()))
             self._start(self._one(_PRIORITIES[i % len(_PRIORITIES)]))
+        ways.cancel()
 
     async def trickle(self, every_s: float) -> None:
         """Until cancelled: a P0 and a P1 in turn."""
@@ -87,6 +93,19 @@ class Clients:
             status = await self._one(priority)
             if status != 200:
                 await asyncio.sleep(_PAUSE_S)
+
+    async def _measure_the_way(self) -> None:
+        while True:
+            self._start(self._unlimited())
+            await asyncio.sleep(_WAY_EVERY_S)
+
+    async def _unlimited(self) -> None:
+        sent = Sent(-1 - len(self.unlimited), "", asyncio.get_running_loop().time())
+        self.unlimited.append(sent)
+        headers = {"x-number": str(sent.number)}
+        async with self._http.get(self._unlimited_url, headers=headers, trace_request_ctx=sent) as response:
+            await response.read()
+            sent.status = response.status
 
     async def _one(self, priority: str) -> int:
         sent = Sent(next(self._numbers), priority, asyncio.get_running_loop().time())

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from bench.shared_engine import SharedEngine, shared_engine
-from bench.shared_inversion import Unheard
+from bench.shared_inversion import Unheard, Way
 from bench.shared_load import Clients
 from extproc.files import envoy_yaml
 from extproc.sim.stack import REPLICA_VARIABLE, Stack, StackOptions
@@ -98,6 +98,11 @@ class World:
 
     async def close(self) -> None:
         await self._http.close()
+
+    @property
+    def ways(self) -> list[Way]:
+        came = self.engine.came
+        return [Way(one.at, came[one.number].at) for one in self.clients.unlimited if one.number in came]
 
     @contextmanager
     def nobody_hears(self, replica: str) -> Iterator[None]:
