@@ -9,8 +9,8 @@ the replica it had asked was gone (`failure_mode_allow`).
 
 `inversion_ms`: the longest that a P0 had waited anywhere when a P2 was let in. `unheard_ms`: the same of P0s of which nobody
 could hear, because their replica stood still or was cut off from the store. `way_ms`: the longest way from a client to the
-engine of requests that nobody limits; measured, and taken off the inversions, in the phase `rate` alone, which keeps a small
-machine busy; `inversion_raw_ms` is what it was before (`bench.shared_inversion`).
+engine of requests that nobody limits, which is taken off the inversions; `inversion_raw_ms` is what they were before
+(`bench.shared_inversion`).
 """
 
 from __future__ import annotations
@@ -66,13 +66,16 @@ class Phase:
 async def phase(here: World, name: str, act: Act) -> Phase:
     loop = asyncio.get_running_loop()
     start, calls, asks = loop.time(), here.store.calls(), await here.ask_times()
+    measuring = asyncio.ensure_future(here.clients.measure_the_way())
     await act(here)
+    measuring.cancel()
+    ways = [way for way in here.ways if way.came > start]
     arrivals, sent = here.engine.since(start), here.clients.since(start)
     now_calls = here.store.calls()
     counts = _gained(asks, await here.ask_times())
     answered = sum(a.admitted for a in arrivals) + sum(one.status == 429 for one in sent)
     p2s = [a for a in arrivals if a.admitted and a.priority == "P2"]
-    found = inversions(sent, here.engine.came, p2s, here.unheard, here.ways)
+    found = inversions(sent, here.engine.came, p2s, here.unheard, ways)
     done = Phase(
         name=name,
         limit=here.engine.limits[-1][1],
@@ -83,7 +86,7 @@ async def phase(here: World, name: str, act: Act) -> Phase:
         inversion_ms=round(1000 * longest_s(found, heard=True), 1),
         unheard_ms=round(1000 * longest_s(found, heard=False), 1),
         inversion_raw_ms=round(1000 * max((one.raw_s for one in found if one.heard), default=0.0), 1),
-        way_ms=round(1000 * max((way.came - way.at for way in here.ways), default=0.0), 1),
+        way_ms=round(1000 * max((way.came - way.at for way in ways), default=0.0), 1),
         decision_p50_us=_quantile_us(counts, 0.50),
         decision_p99_us=_quantile_us(counts, 0.99),
         redis_ops_per_request=round((now_calls - calls if now_calls >= calls else now_calls) / max(1, answered), 2),

@@ -48,7 +48,7 @@ class SharedEngine:
         self.open += admitted
         try:
             await request.read()
-            await asyncio.sleep(self.hold_s)
+            await asyncio.sleep(self.hold_s if number > 0 else 0.0)
         finally:
             self.open -= admitted
         return web.json_response({"choices": []})

@@ -4,8 +4,9 @@ A P0 waits from when its client sent it until it reaches the engine. Nobody can 
 or has lost its line to the store, nor of one that Envoy lets by in the end because its replica was gone: inversions of those
 are counted apart, as unheard. Once the replica is back, its P0 counts as waiting from that moment.
 
-Where the load keeps this machine busy, the way itself takes long, and who is on the way to a verdict or with it waits for
-nobody's turn. So the way is measured beside it, by requests that nobody limits, and taken off.
+Who is on the way to a verdict, or with one, waits for nobody's turn, and on a busy machine the way takes long. So it is
+measured beside the load, by requests that nobody limits: it is taken off the wait, and a P2 that reached the engine before a
+P0 by less than the way may have been let in after it. What was sent while a replica stood still is no measure of the way.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Way:
 @dataclass(frozen=True, slots=True)
 class Inversion:
     """`waited_s`: how long the P0 had waited, where it could be heard of, when the P2 reached the engine; less the way.
-    `raw_s`: the way included."""
+    `raw_s`: the way included, and however shortly before the P0 it came."""
 
     waited_s: float
     raw_s: float
@@ -79,4 +80,11 @@ def _inversion(
             else:
                 since = max(since, gap.until)
     way_s = max((way.came - way.at for way in ways if way.at < p2.at and way.came > since), default=0.0)
-    return Inversion(max(0.0, p2.at - since - way_s), p2.at - since, one, arrival, p2, heard)
+    raw_s = p2.at - since
+    on_its_way = arrival is not None and arrival.at - p2.at < way_s
+    return Inversion(0.0 if on_its_way else max(0.0, raw_s - way_s), raw_s, one, arrival, p2, heard)
+
+
+def measured_ways(sent: Iterable[Sent], came: Mapping[int, Arrival], unheard: Sequence[Unheard]) -> list[Way]:
+    ways = [Way(one.at, came[one.number].at) for one in sent if one.number in came]
+    return [way for way in ways if not any(gap.since < way.came and way.at < gap.until for gap in unheard)]

@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ import aiohttp
 
 _BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 _PRIORITIES = ("P1", "P2", "P0", "P2")
-_WAY_EVERY_S = 0.05
+_WAY_EVERY_S = 0.1
 _PAUSE_S = 0.5
 """After a refusal a client waits so long."""
 
@@ -54,14 +55,12 @@ class Clients:
             self._start(self._again_and_again("P2"))
 
     async def steady_rate(self, per_s: float, for_s: float) -> None:
-        """Open loop: what takes long holds nothing up. Beside it the way is measured."""
-        ways = asyncio.ensure_future(self._measure_the_way())
+        """Open loop: what takes long holds nothing up."""
         loop = asyncio.get_running_loop()
         start = loop.time()
         for i in range(int(per_s * for_s)):
             await asyncio.sleep(max(0.0, start + i / per_s - loop.time()))
             self._start(self._one(_PRIORITIES[i % len(_PRIORITIES)]))
-        ways.cancel()
 
     async def trickle(self, every_s: float) -> None:
         """Until cancelled: a P0 and a P1 in turn."""
@@ -94,7 +93,8 @@ class Clients:
             if status != 200:
                 await asyncio.sleep(_PAUSE_S)
 
-    async def _measure_the_way(self) -> None:
+    async def measure_the_way(self) -> None:
+        """Until cancelled."""
         while True:
             self._start(self._unlimited())
             await asyncio.sleep(_WAY_EVERY_S)
@@ -103,9 +103,10 @@ class Clients:
         sent = Sent(-1 - len(self.unlimited), "", asyncio.get_running_loop().time())
         self.unlimited.append(sent)
         headers = {"x-number": str(sent.number)}
-        async with self._http.get(self._unlimited_url, headers=headers, trace_request_ctx=sent) as response:
-            await response.read()
-            sent.status = response.status
+        with suppress(aiohttp.ClientError):
+            async with self._http.get(self._unlimited_url, headers=headers, trace_request_ctx=sent) as response:
+                await response.read()
+                sent.status = response.status
 
     async def _one(self, priority: str) -> int:
         sent = Sent(next(self._numbers), priority, asyncio.get_running_loop().time())

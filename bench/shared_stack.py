@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from bench.shared_engine import SharedEngine, shared_engine
-from bench.shared_inversion import Unheard, Way
+from bench.shared_inversion import Unheard, Way, measured_ways
 from bench.shared_load import Clients
 from extproc.files import envoy_yaml
 from extproc.sim.stack import REPLICA_VARIABLE, Stack, StackOptions
@@ -101,8 +101,8 @@ class World:
 
     @property
     def ways(self) -> list[Way]:
-        came = self.engine.came
-        return [Way(one.at, came[one.number].at) for one in self.clients.unlimited if one.number in came]
+        """All that were measured so far."""
+        return measured_ways(self.clients.unlimited, self.engine.came, self.unheard)
 
     @contextmanager
     def nobody_hears(self, replica: str) -> Iterator[None]:

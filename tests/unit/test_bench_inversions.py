@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bench.shared_engine import Arrival
-from bench.shared_inversion import Unheard, Way, inversions, longest_s
+from bench.shared_inversion import Unheard, Way, inversions, longest_s, measured_ways
 from bench.shared_load import Sent
 
 
@@ -49,3 +49,17 @@ def test_what_the_way_takes_is_no_waiting() -> None:
     ways = [Way(9.0, 9.9), Way(10.1, 10.4), Way(10.2, 10.3), Way(11.5, 13.0)]
     found = inversions(sent, came, [arrival(11.0, 2, "P2")], ways=ways)
     assert longest_s(found, heard=True) == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(("p2_at", "waited_s"), [(11.8, 0.0), (11.6, 1.3)])
+def test_one_whose_verdict_was_on_its_way_waited_no_more(p2_at: float, waited_s: float) -> None:
+    sent, came = p0(10.0, 12.0)
+    found = inversions(sent, came, [arrival(p2_at, 2, "P2")], ways=[Way(11.0, 11.3)])
+    assert longest_s(found, heard=True) == pytest.approx(waited_s)
+    assert found[0].raw_s == pytest.approx(p2_at - 10)
+
+
+def test_what_met_a_replica_that_stood_still_does_not_measure_the_way() -> None:
+    sent = [Sent(-1, "", 1.0), Sent(-2, "", 4.0), Sent(-3, "", 6.0), Sent(-4, "", 6.0)]
+    came = {-1: arrival(1.1, -1, ""), -2: arrival(5.5, -2, ""), -3: arrival(6.1, -3, "")}
+    assert measured_ways(sent, came, [Unheard("a", 3.0, 5.0)]) == [Way(1.0, 1.1), Way(6.0, 6.1)]
