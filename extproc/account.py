@@ -71,22 +71,26 @@ class Report:
     wants: Sequence[Want] = ()
 
 
+class Line(NamedTuple):
+    """Who waits at a replica, as it said at `asked_at`, when it was last not alone. `heads`: the first of each priority;
+    `held_back`: the priority of the first instead, where the replica's own cap stopped the line."""
+
+    asked_at: float
+    heads: tuple[Head, ...] = ()
+    held_back: Priority | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the account knows of a replica. `at`: of its last report; `asked_at`: of the last in which it was not alone.
-
-    `heads`: its first waiters; `held_back`: the priority of the first instead, where its own cap stopped the line.
-    """
+    """What the account knows of a replica. `at`: of its last report."""
 
     seq: int
     at: float
-    asked_at: float
     generation: float
     in_use: tuple[Load, Load, Load]
     ghosts: Load
     hold_s: float
-    heads: tuple[Head, ...] = ()
-    held_back: Priority | None = None
+    line: Line
     care: Care | None = None
     policy: str = ""
 
@@ -142,21 +146,15 @@ class Account:
         in_use = list(report.in_use)
         admitted, capped = self._admit(now, report, elsewhere, used=used, ghosts=ghosts, in_use=in_use, care=care)
         refused = report.wants[admitted:]
-        heads = () if capped else _heads(report, admitted, now)
-        asked_at = now
-        if report.alone:
-            heads, asked_at = ((), -math.inf) if before is None else (before.heads, before.asked_at)
         first, second, third = in_use
         entry = self.entries[report.replica] = Entry(
             seq=report.seq,
             at=now,
-            asked_at=asked_at,
             generation=self.generation,
             in_use=(first, second, third),
             ghosts=report.ghosts,
             hold_s=GHOST_HOLD_S if report.hold_s is None else report.hold_s,
-            heads=heads,
-            held_back=refused[0].priority if capped else None,
+            line=_line(now, report, before, refused=refused, capped=capped),
             care=care,
             policy=report.policy,
         )
@@ -165,7 +163,7 @@ class Account:
             total=sum(used, ghosts),
             replicas=elsewhere.replicas + 1,
             again_s=self._again_s(report, ghosts, others=elsewhere.replicas, capped=capped) if refused else None,
-            wake=self._wake(elsewhere, entry, used, ghosts),
+            wake=self._wake(elsewhere, entry.line, used, ghosts),
             differing=elsewhere.differing,
         )
 
@@ -190,7 +188,7 @@ class Account:
         """Somebody whom the account knew when the replica left has not asked again since it returned."""
         since = care.until_all_of
         return since is None or any(
-            entry.at >= since and entry.asked_at < max(care.since, entry.at)
+            entry.at >= since and entry.line.asked_at < max(care.since, entry.at)
             for name, entry in self.entries.items()
             if name != replica
         )
@@ -207,9 +205,10 @@ class Account:
                 found.ghosts += entry.ghosts
                 for priority in PRIORITIES:
                     found.used[priority] += entry.in_use[priority]
-                if now - entry.asked_at <= HEARD_FOR_S:
-                    found.first = min((head for head in (found.first, *entry.heads) if head is not None), default=None)
-                    found.held_back = _more_important(found.held_back, entry.held_back)
+                if now - entry.line.asked_at <= HEARD_FOR_S:
+                    heads = (found.first, *entry.line.heads)
+                    found.first = min((head for head in heads if head is not None), default=None)
+                    found.held_back = _more_important(found.held_back, entry.line.held_back)
                 continue
             left = faded(sum(entry.in_use, entry.ghosts), silent_s - DEAD_AFTER_S, entry.hold_s)
             found.ghosts += left
@@ -255,7 +254,7 @@ class Account:
         again_s = min(fading_s, KEEP_HEARD_S) if others else fading_s
         return None if again_s == math.inf else again_s
 
-    def _wake(self, elsewhere: _Elsewhere, own: Entry, used: list[Load], ghosts: Load) -> str | None:
+    def _wake(self, elsewhere: _Elsewhere, own: Line, used: list[Load], ghosts: Load) -> str | None:
         """Who is first in the line, if it waits elsewhere and may go."""
         first = elsewhere.first
         if self.state is None or first is None or (own.heads and own.heads[0] < first):
@@ -266,12 +265,16 @@ class Account:
         return first.replica if fits(Want(first.priority, first.load), used, ghosts, self.state) else None
 
 
-def _heads(report: Report, admitted: int, now: float) -> tuple[Head, ...]:
-    """The first waiter of each priority that stays. Priorities that the wants do not reach have their own betters before them."""
+def _line(now: float, report: Report, before: Entry | None, *, refused: Sequence[Want], capped: bool) -> Line:
+    """`refused`: the wants that stay. Priorities that they do not reach have their own betters before them."""
+    if report.alone:
+        return Line(-math.inf) if before is None else before.line
+    if capped:
+        return Line(now, held_back=refused[0].priority)
     heads: dict[Priority, Head] = {}
-    for want in report.wants[admitted:]:
+    for want in refused:
         heads.setdefault(want.priority, Head(want.priority, now - want.waited_s, report.replica, want.load))
-    return tuple(sorted(heads.values()))
+    return Line(now, tuple(sorted(heads.values())))
 
 
 def _knew_at(before: Entry | None) -> float:
@@ -280,7 +283,7 @@ def _knew_at(before: Entry | None) -> float:
     if before is None:
         return -math.inf
     former = math.inf if before.care is None or before.care.until_all_of is None else before.care.until_all_of
-    return min(former, before.asked_at - DEAD_AFTER_S)
+    return min(former, before.line.asked_at - DEAD_AFTER_S)
 
 
 def _more_important(one: Priority | None, other: Priority | None) -> Priority | None:

@@ -178,7 +178,8 @@ if capped then
 else
   if alone then
     entry[25] = -math.huge
-    if mine then for k = 16, 25 do entry[k] = mine[k] end end
+    if mine then for k = 16, 26 do entry[k] = mine[k] end end
+    if entry[26] >= 0 then held_back = math.min(held_back, entry[26]) end
   end
   while report[at] do
     local slot = 16 + 3 * report[at]

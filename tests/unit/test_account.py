@@ -203,6 +203,15 @@ def test_who_is_held_back_by_its_own_cap_holds_up_the_less_important_only(
     assert told.ask("a", held=2).wake == (None if goes else "c")
 
 
+def test_who_is_held_back_keeps_its_place_while_it_is_alone() -> None:
+    told = Told(3)
+    told.ask("b", [P2], held=3)
+    told.now = 0.1
+    told.ask("a", [P0], returning=1)
+    assert told.ask("a", alone=1).wake is None
+    assert told.ask("b", [P2], held=2).admitted == 0
+
+
 def test_nobody_is_woken_who_would_have_to_wait_for_one_that_is_held_back() -> None:
     told = Told(3)
     told.ask("b", [P2], held=3)
