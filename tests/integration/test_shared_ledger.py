@@ -144,6 +144,17 @@ def _entry(server: Server, replica: str) -> list[float]:
         return list(msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, replica) or b"")))
 
 
+async def test_a_replica_that_stood_still_returns_with_care(server: Server) -> None:
+    put_state(server, limited(8))
+    async with replica("a", server.url) as a:
+        async with replica("b", server.url) as b:
+            await eventually(lambda: b.ledger.replicas == 2)  # and is heard of no more
+        a.ledger._heard_at -= 2.0
+        a.arrive()
+        await eventually(lambda: _entry(server, "a")[4] > 0)
+        assert a.held == []
+
+
 async def test_a_late_answer_holds_nobody_back_once_all_have_asked_again(server: Server, proxy: TcpProxy) -> None:
     """It made a replica go alone for a moment; held back for two seconds, its P0 saw P2 go before it elsewhere."""
     put_state(server, limited(4))
