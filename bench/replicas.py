@@ -231,18 +231,12 @@ async def failover(here: World) -> None:
                 await asyncio.sleep(0.02)
             client.replicaof("NO", "ONE")
             await asyncio.sleep(1)
-        for proxy in here.proxies:
-            proxy.target_port = follower.port
-            await proxy.cut()
-            await proxy.start()
+        await here.all_lines_to(follower.port)
         await here.whole(LIMIT)
         await asyncio.sleep(4)
     finally:
-        for proxy in here.proxies:
-            proxy.target_port = here.store.port
-            await proxy.cut()
-            await proxy.start()
-        valkey.stop(follower)
+        await here.all_lines_to(here.store.port)
+        await asyncio.to_thread(valkey.stop, follower)
 
 
 async def idle(here: World) -> dict[str, float]:

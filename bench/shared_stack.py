@@ -114,6 +114,14 @@ class World:
         finally:
             self.unheard.append(Unheard(replica, since, now()))
 
+    async def all_lines_to(self, port: int) -> None:
+        """All are cut before the first is open again: nobody stays with the old store."""
+        for proxy in self.proxies:
+            await proxy.cut()
+        for proxy in self.proxies:
+            proxy.target_port = port
+            await proxy.start()
+
     async def pools(self) -> dict[str, Any]:
         """The pool as each replica that answers shows it."""
         found = {}
