@@ -6,12 +6,18 @@ and says what engine and clients saw. Under five minutes.
 `late_admissions`: admitted requests that reached the engine while as many as the limit allows were open, later than 250 ms
 after it fell. `max_open` counts admitted requests too; `let_by` is how many Envoy sent on without a word of ours, because
 the replica it had asked was gone (`failure_mode_allow`).
+
+`inversion_ms`: the longest that a P0 had waited anywhere when a P2 was let in. `unheard_ms`: the same of P0s of which nobody
+could hear, because their replica stood still or was cut off from the store. `way_ms`: the longest way from a client to the
+engine of requests that nobody limits, which is taken off the inversions; `inversion_raw_ms` is what they were before
+(`bench.shared_inversion`).
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import json
 import signal
 import sys
@@ -20,7 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from bench.shared_engine import late, most_open
-from bench.shared_load import inversion_s
+from bench.shared_inversion import Inversion, inversions, longest_s
 from bench.shared_script import script_times
 from bench.shared_stack import World, world
 from tests.support import valkey
@@ -31,6 +37,8 @@ RATE_LIMIT = 400
 RATE_PER_S = 400.0
 KEPT = 500
 TRICKLE_S = 0.7
+SHOWN = 5
+WORTH_SHOWING_S = 0.2
 Act = Callable[[World], Awaitable[None]]
 
 
@@ -45,6 +53,9 @@ class Phase:
     refused: int
     status_5xx: int
     inversion_ms: float
+    unheard_ms: float
+    inversion_raw_ms: float
+    way_ms: float
     decision_p50_us: float
     decision_p99_us: float
     redis_ops_per_request: float
@@ -55,12 +66,16 @@ class Phase:
 async def phase(here: World, name: str, act: Act) -> Phase:
     loop = asyncio.get_running_loop()
     start, calls, asks = loop.time(), here.store.calls(), await here.ask_times()
+    measuring = asyncio.ensure_future(here.clients.measure_the_way())
     await act(here)
+    measuring.cancel()
+    ways = [way for way in here.ways if way.came > start]
     arrivals, sent = here.engine.since(start), here.clients.since(start)
     now_calls = here.store.calls()
     counts = _gained(asks, await here.ask_times())
     answered = sum(a.admitted for a in arrivals) + sum(one.status == 429 for one in sent)
-    came = {a.number: a.at for a in here.engine.arrivals}
+    p2s = [a for a in arrivals if a.admitted and a.priority == "P2"]
+    found = inversions(sent, here.engine.came, p2s, here.unheard, ways)
     done = Phase(
         name=name,
         limit=here.engine.limits[-1][1],
@@ -68,9 +83,10 @@ async def phase(here: World, name: str, act: Act) -> Phase:
         late_admissions=late(arrivals, here.engine),
         refused=sum(one.status == 429 for one in sent),
         status_5xx=sum(one.status >= 500 for one in here.clients.sent if one.at >= start or one.status == 599),
-        inversion_ms=round(
-            1000 * inversion_s(sent, came, [a.at for a in arrivals if a.admitted and a.priority == "P2"]), 1
-        ),
+        inversion_ms=round(1000 * longest_s(found, heard=True), 1),
+        unheard_ms=round(1000 * longest_s(found, heard=False), 1),
+        inversion_raw_ms=round(1000 * max((one.raw_s for one in found if one.heard), default=0.0), 1),
+        way_ms=round(1000 * max((way.came - way.at for way in ways), default=0.0), 1),
         decision_p50_us=_quantile_us(counts, 0.50),
         decision_p99_us=_quantile_us(counts, 0.99),
         redis_ops_per_request=round((now_calls - calls if now_calls >= calls else now_calls) / max(1, answered), 2),
@@ -78,7 +94,24 @@ async def phase(here: World, name: str, act: Act) -> Phase:
         admitted=sum(a.admitted for a in arrivals),
     )
     _say(asdict(done))
+    for one in found[:SHOWN]:
+        if one.waited_s > WORTH_SHOWING_S:
+            _explain(one, start)
     return done
+
+
+def _explain(one: Inversion, start: float) -> None:
+    """The instance, for whoever looks for the cause. Seconds since the phase's start."""
+    p0 = one.p0_came
+    came = "never" if p0 is None else f"at {p0.at - start:.3f} through {p0.replica or 'nobody'}"
+    _say(
+        {
+            "waited_ms": round(1000 * one.waited_s),
+            "heard": one.heard,
+            "p0": f"{one.p0.number} sent at {one.p0.at - start:.3f}, came {came}",
+            "p2": f"{one.p2.number} came at {one.p2.at - start:.3f} through {one.p2.replica}",
+        }
+    )
 
 
 def _gained(before: dict[str, dict[float, float]], after: dict[str, dict[float, float]]) -> dict[float, float]:
@@ -132,9 +165,10 @@ async def replica_added(here: World) -> None:
 
 async def replica_stopped(here: World) -> None:
     child = here.stack.children["extproc-3"]
-    child.send_signal(signal.SIGSTOP)
-    await asyncio.sleep(5)
-    child.send_signal(signal.SIGCONT)
+    with here.nobody_hears("extproc-3"):
+        child.send_signal(signal.SIGSTOP)
+        await asyncio.sleep(5)
+        child.send_signal(signal.SIGCONT)
     await asyncio.sleep(4)
 
 
@@ -169,9 +203,10 @@ async def leader_killed(here: World) -> None:
 
 
 async def replica_cut_off(here: World) -> None:
-    await here.proxies[3].cut()
-    await asyncio.sleep(10)
-    await here.proxies[3].start()
+    with here.nobody_hears("extproc-4"):
+        await here.proxies[3].cut()
+        await asyncio.sleep(10)
+        await here.proxies[3].start()
     await here.whole(LIMIT)
     await asyncio.sleep(3)
 
@@ -196,18 +231,12 @@ async def failover(here: World) -> None:
                 await asyncio.sleep(0.02)
             client.replicaof("NO", "ONE")
             await asyncio.sleep(1)
-        for proxy in here.proxies:
-            proxy.target_port = follower.port
-            await proxy.cut()
-            await proxy.start()
+        await here.all_lines_to(follower.port)
         await here.whole(LIMIT)
         await asyncio.sleep(4)
     finally:
-        for proxy in here.proxies:
-            proxy.target_port = here.store.port
-            await proxy.cut()
-            await proxy.start()
-        valkey.stop(follower)
+        await here.all_lines_to(here.store.port)
+        await asyncio.to_thread(valkey.stop, follower)
 
 
 async def idle(here: World) -> dict[str, float]:
@@ -252,7 +281,8 @@ async def at_rate() -> tuple[list[Phase], dict[str, float]]:
         return [done], await idle(here)
 
 
-async def run() -> dict[str, object]:
+async def run(only: frozenset[str]) -> dict[str, object]:
+    """`only`: names of phases; empty: all, and what an ask costs in the server."""
     direct: list[tuple[str, Act]] = [
         ("steady", for_seconds(8)),
         ("fall", fall),
@@ -269,18 +299,29 @@ async def run() -> dict[str, object]:
         ("redis-slow", redis_slow),
         ("failover", failover),
     ]
-    phases, rest = await under_load(LIMIT, direct, proxied=False)
-    more, _ = await under_load(LIMIT, proxied, proxied=True)
-    rate, idle_calls = await at_rate()
-    numbers = [asdict(one) for one in (*phases, *more, *rate)]
-    return {"phases": numbers, "after": rest, "idle": idle_calls, "ask_script": await script_times()}
+    done: list[Phase] = []
+    numbers: dict[str, object] = {}
+    for phases, through_proxies in ((direct, False), (proxied, True)):
+        if wanted := [(name, act) for name, act in phases if not only or name in only]:
+            more, numbers["after"] = await under_load(LIMIT, wanted, proxied=through_proxies)
+            done += more
+    if not only or "rate" in only:
+        more, numbers["idle"] = await at_rate()
+        done += more
+    if not only:
+        numbers["ask_script"] = await script_times()
+    return {"phases": [asdict(one) for one in done], **numbers}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", type=Path, help="file for the numbers")
+    parser.add_argument(
+        "--only", nargs="+", default=[], metavar="PHASE", help="these phases alone; replica-killed needs replica-added"
+    )
     options = parser.parse_args()
-    numbers = asyncio.run(asyncio.wait_for(run(), 300))
+    gc.disable()  # a collection stops clients and engine for up to 200 ms, and looks like waiting
+    numbers = asyncio.run(asyncio.wait_for(run(frozenset(options.only)), 300))
     text = json.dumps(numbers, indent=1)
     if options.json is not None:
         options.json.write_text(text + "\n")

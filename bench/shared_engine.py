@@ -18,13 +18,14 @@ GRACE_S = 0.25
 
 @dataclass(slots=True)
 class Arrival:
-    """One request at the engine. `open_before`: admitted ones that were open when it came."""
+    """One request at the engine. `open_before`: admitted ones that were open when it came. `replica`: who admitted it."""
 
     at: float
     number: int
     priority: str
     admitted: bool
     open_before: int
+    replica: str = ""
 
 
 @dataclass(slots=True)
@@ -42,11 +43,12 @@ class SharedEngine:
         number = int(request.headers.get("x-number", "0"))
         now = asyncio.get_running_loop().time()
         priority = request.headers.get("x-extproc-priority", "")
-        self.arrivals.append(Arrival(now, number, priority, admitted, self.open))
+        replica = request.headers.get("authorization", "").removeprefix("Bearer ")
+        self.arrivals.append(Arrival(now, number, priority, admitted, self.open, replica))
         self.open += admitted
         try:
             await request.read()
-            await asyncio.sleep(self.hold_s)
+            await asyncio.sleep(self.hold_s if number > 0 else 0.0)
         finally:
             self.open -= admitted
         return web.json_response({"choices": []})
@@ -59,8 +61,14 @@ class SharedEngine:
                 in_force = limit
         return in_force
 
+    @property
+    def came(self) -> dict[int, Arrival]:
+        """By number, those that nobody limits included."""
+        return {arrival.number: arrival for arrival in self.arrivals}
+
     def since(self, start: float) -> Sequence[Arrival]:
-        return [arrival for arrival in self.arrivals if arrival.at >= start]
+        """Without those that nobody limits."""
+        return [arrival for arrival in self.arrivals if arrival.at >= start and arrival.number > 0]
 
 
 def late(arrivals: Sequence[Arrival], engine: SharedEngine) -> int:

@@ -7,19 +7,22 @@ import io
 import itertools
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import aiohttp
 
 _BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 _PRIORITIES = ("P1", "P2", "P0", "P2")
+_WAY_EVERY_S = 0.1
 _PAUSE_S = 0.5
 """After a refusal a client waits so long."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """One request as its client saw it. `status` 0: not ended yet; 599: the connection broke."""
+    """One request as its client saw it. `at`: when it was written out. `status` 0: not ended yet; 599: the connection broke."""
 
     number: int
     priority: str
@@ -32,11 +35,18 @@ class Clients:
 
     def __init__(self, url: str) -> None:
         self._url = f"{url}/v1/chat/completions"
+        self._unlimited_url = f"{url}/v1/models"
         self._numbers = itertools.count(1)
         self.sent: list[Sent] = []
+        self.unlimited: list[Sent] = []
+        """Those that extproc passes untouched; their numbers are negative."""
         self._tasks: set[asyncio.Task[None]] = set()
+        tracing = aiohttp.TraceConfig()
+        tracing.on_request_headers_sent.append(_written)
         self._http = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=None)
+            connector=aiohttp.TCPConnector(limit=0),
+            timeout=aiohttp.ClientTimeout(total=None),
+            trace_configs=[tracing],
         )
 
     def keep(self, count: int) -> None:
@@ -83,12 +93,29 @@ class Clients:
             if status != 200:
                 await asyncio.sleep(_PAUSE_S)
 
+    async def measure_the_way(self) -> None:
+        """Until cancelled."""
+        while True:
+            self._start(self._unlimited())
+            await asyncio.sleep(_WAY_EVERY_S)
+
+    async def _unlimited(self) -> None:
+        sent = Sent(-1 - len(self.unlimited), "", asyncio.get_running_loop().time())
+        self.unlimited.append(sent)
+        headers = {"x-number": str(sent.number)}
+        with suppress(aiohttp.ClientError):
+            async with self._http.get(self._unlimited_url, headers=headers, trace_request_ctx=sent) as response:
+                await response.read()
+                sent.status = response.status
+
     async def _one(self, priority: str) -> int:
         sent = Sent(next(self._numbers), priority, asyncio.get_running_loop().time())
         self.sent.append(sent)
         headers = {"content-type": "application/json", "x-priority": priority, "x-number": str(sent.number)}
         try:
-            async with self._http.post(self._url, data=io.BytesIO(_BODY), headers=headers) as response:
+            async with self._http.post(
+                self._url, data=io.BytesIO(_BODY), headers=headers, trace_request_ctx=sent
+            ) as response:
                 await response.read()
                 sent.status = response.status
         except aiohttp.ClientError:
@@ -96,12 +123,6 @@ class Clients:
         return sent.status
 
 
-def inversion_s(sent: Sequence[Sent], came: dict[int, float], p2_came: Sequence[float]) -> float:
-    """The longest that a P0 had waited already when a P2 was let in before it. `came`: by number, at the engine."""
-    worst = 0.0
-    for one in sent:
-        if one.priority != "P0" or one.status not in (0, 200):
-            continue
-        until = came.get(one.number, float("inf"))
-        worst = max([worst, *(at - one.at for at in p2_came if one.at < at < until)])
-    return worst
+async def _written(_: aiohttp.ClientSession, trace: SimpleNamespace, __: aiohttp.TraceRequestHeadersSentParams) -> None:
+    """Before that it waited for this process, or for its connection, but not yet for anybody's word."""
+    trace.trace_request_ctx.at = asyncio.get_running_loop().time()

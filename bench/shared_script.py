@@ -42,7 +42,7 @@ def _measure(client: Redis) -> dict[str, float]:
         report = Report(
             f"replica-{i % REPLICAS}", 1 + i // REPLICAS, in_use, hold_s=3.0, wants=sorted(wants, key=_rank)
         )
-        arguments = ("", report.replica, pack_report(report), keys.channel, "", fingerprint)
+        arguments = ("", report.replica, pack_report(report), keys.channel, "", fingerprint, "")
         client.evalsha(ask.sha, 3, keys.replicas, keys.facts, keys.demand, *arguments)
 
     for i in range(2 * REPLICAS):

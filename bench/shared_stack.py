@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import re
 import tempfile
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from redis import Redis
 
 from bench.shared_engine import SharedEngine, shared_engine
+from bench.shared_inversion import Unheard, Way, measured_ways
 from bench.shared_load import Clients
 from extproc.files import envoy_yaml
-from extproc.sim.stack import Stack, StackOptions
+from extproc.sim.stack import REPLICA_VARIABLE, Stack, StackOptions
 from tests.support import valkey
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
@@ -27,9 +28,16 @@ queues:
   - {{priority: P0, name: zero, maxQueueSize: 2000, timeout: 200s}}
   - {{priority: P1, name: one, maxQueueSize: 2000, timeout: 200s}}
   - {{priority: P2, name: two, maxQueueSize: 2000, timeout: 200s, dropPolicy: tail}}
-pools: [{{name: main, engines: {{static: []}}, controllers: [fixed], fixed: {{limit: {{requests: {limit}}}}}}}]
+pools:
+  - name: main
+    engines: {{static: []}}
+    controllers: [fixed]
+    fixed: {{limit: {{requests: {limit}}}}}
+    upstreamAuth: env:%s
 trust: {{headers: [x-priority]}}
 """
+POLICY %= REPLICA_VARIABLE
+"""The engine sees which replica admitted a request."""
 
 
 class ReplicaStack(Stack):
@@ -85,10 +93,34 @@ class World:
         self.engine = engine
         self.clients = clients
         self.proxies = proxies
+        self.unheard: list[Unheard] = []
         self._http = aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2))
 
     async def close(self) -> None:
         await self._http.close()
+
+    @property
+    def ways(self) -> list[Way]:
+        """All that were measured so far."""
+        return measured_ways(self.clients.unlimited, self.engine.came, self.unheard)
+
+    @contextmanager
+    def nobody_hears(self, replica: str) -> Iterator[None]:
+        """While it stands still, or has lost its line to the store."""
+        now = asyncio.get_running_loop().time
+        since = now()
+        try:
+            yield
+        finally:
+            self.unheard.append(Unheard(replica, since, now()))
+
+    async def all_lines_to(self, port: int) -> None:
+        """All are cut before the first is open again: nobody stays with the old store."""
+        for proxy in self.proxies:
+            await proxy.cut()
+        for proxy in self.proxies:
+            proxy.target_port = port
+            await proxy.start()
 
     async def pools(self) -> dict[str, Any]:
         """The pool as each replica that answers shows it."""

@@ -9,8 +9,11 @@ replica's entry at once; so an entry is never below what its replica holds, and 
 - Wants are admitted in order while they fit, and none passes over a waiter elsewhere that is more important, or as
   important and waiting longer. Who would be next, and fits, is to be woken.
 - A *generation* begins where entries were lost: the account is empty, or a replica was promised more than its entry
-  knows. In its first `REPORT_S` a replica only replaces what ends, until all have reported; the same holds for a replica
-  that returns from being cut off. Then its cap rises to the limit until `RAMP_S`.
+  knows. In its first `REPORT_S` a replica only replaces what ends, and lets no P2 in, until all have reported. Then its
+  cap rises to the limit until `RAMP_S`.
+- A replica that goes `alone` reports, but asks for nothing, and may come to hold more than it says. When it returns, it is
+  held back in the same way until all whom the account knew when it left have asked again themselves.
+- Who is held back by its own cap does not hold up its equals elsewhere, who may go, but the less important.
 """
 
 from __future__ import annotations
@@ -21,18 +24,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from extproc.capacity import GHOST_HOLD_S, faded, fits, look_again_s
-from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Load, PoolState, Priority
+from extproc.care import RAMP_S, REPORT_S, Care
+from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
 from extproc.ports import Want
 
 DEAD_AFTER_S = 2.0
 HEARD_FOR_S = 1.0
-REPORT_S = 1.0
-RAMP_S = 2.0
 FORGET_AFTER_S = 60.0
 """A silent entry is kept at least so long: its number tells whether the account lost something."""
 KEEP_HEARD_S = 0.2
 """A replica with waiters asks again this often: others must hear of them, and a wake may be lost."""
 NO_STATE_AGAIN_S = 0.05
+HELD_BACK_AGAIN_S = 0.05
+"""Its cap may have risen or gone, and meanwhile the less important wait for it everywhere."""
 
 
 class Head(NamedTuple):
@@ -48,22 +52,34 @@ class Head(NamedTuple):
 class Report:
     """One replica's call. `replica`: unique to this start of its process. `acked`: the last `seq` it heard an answer to.
 
-    `ghosts`: its ghost load now, absolute. `returning`: it comes back from being cut off, and may have admitted by itself.
+    `ghosts`: its ghost load now, absolute. `alone`: it answers by itself for the moment, and asks for nothing.
+    `returning`: it asks again after it was alone or away, and may have admitted by itself. `policy`: what it goes by.
     """
 
     replica: str
     seq: int
     in_use: tuple[Load, Load, Load]
     acked: int = 0
+    alone: bool = False
     returning: bool = False
+    policy: str = ""
     ghosts: Load = NOTHING
     hold_s: float | None = None
     wants: Sequence[Want] = ()
 
 
+class Line(NamedTuple):
+    """Who waits at a replica, as it said at `asked_at`, when it was last not alone. `heads`: the first of each priority;
+    `held_back`: the priority of the first instead, where the replica's own cap stopped the line."""
+
+    asked_at: float
+    heads: tuple[Head, ...] = ()
+    held_back: Priority | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What the account knows of a replica. `base`: what it may hold at first in this generation, or since it returned."""
+    """What the account knows of a replica. `at`: of its last report."""
 
     seq: int
     at: float
@@ -71,16 +87,17 @@ class Entry:
     in_use: tuple[Load, Load, Load]
     ghosts: Load
     hold_s: float
-    heads: tuple[Head, ...] = ()
-    base: Load | None = None
-    base_at: float = 0.0
+    line: Line
+    care: Care | None = None
+    policy: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
     """The account's answer. `replicas`: heard of lately, the caller included. `wake`: the replica whose turn it is now.
 
-    `again_s`: when to ask again without a wake; None: there is no need.
+    `again_s`: when to ask again without a wake; None: there is no need. `differing`: of the replicas, how many go by
+    another policy than the caller.
     """
 
     admitted: int
@@ -88,16 +105,19 @@ class Settled:
     replicas: int
     again_s: float | None = None
     wake: str | None = None
+    differing: int = 0
 
 
 @dataclass(slots=True)
 class _Elsewhere:
-    """What all others hold, and the first of their waiters."""
+    """What all others hold, the first of their waiters, and the most important that only its replica's cap holds back."""
 
     used: list[Load]
     ghosts: Load = NOTHING
     replicas: int = 0
+    differing: int = 0
     first: Head | None = None
+    held_back: Priority | None = None
 
 
 class Account:
@@ -116,52 +136,61 @@ class Account:
             return None
         if self.generation is None or (report.acked > known and now - self.generation >= REPORT_S):
             self.generation = now
-        base, base_at = self._base(now, report, before)
-        elsewhere = self._elsewhere(now, report.replica)
+        care = self._care(now, report, before)
+        elsewhere = self._elsewhere(now, report.replica, report.policy)
         used = [others + own for others, own in zip(elsewhere.used, report.in_use, strict=True)]
         ghosts = elsewhere.ghosts + report.ghosts
-        cap = UNLIMITED if self.state is None else _cap(base, now - base_at, self.state.limits[0])
         in_use = list(report.in_use)
-        admitted, capped = self._admit(now, report, elsewhere.first, used=used, ghosts=ghosts, in_use=in_use, cap=cap)
-        heads = () if capped else _heads(report, admitted, now)
+        admitted, capped = self._admit(now, report, elsewhere, used=used, ghosts=ghosts, in_use=in_use, care=care)
+        refused = report.wants[admitted:]
         first, second, third = in_use
-        self.entries[report.replica] = Entry(
+        entry = self.entries[report.replica] = Entry(
             seq=report.seq,
             at=now,
             generation=self.generation,
             in_use=(first, second, third),
             ghosts=report.ghosts,
             hold_s=GHOST_HOLD_S if report.hold_s is None else report.hold_s,
-            heads=heads,
-            base=base,
-            base_at=base_at,
+            line=_line(now, report, before, refused=refused, capped=capped),
+            care=care,
+            policy=report.policy,
         )
-        refused = admitted < len(report.wants)
         return Settled(
             admitted=admitted,
             total=sum(used, ghosts),
             replicas=elsewhere.replicas + 1,
-            again_s=self._again_s(report, ghosts, alone=elsewhere.replicas == 0 and not capped) if refused else None,
-            wake=self._wake(elsewhere.first, heads, used, ghosts),
+            again_s=self._again_s(report, ghosts, others=elsewhere.replicas, capped=capped) if refused else None,
+            wake=self._wake(elsewhere, entry.line, used, ghosts),
+            differing=elsewhere.differing,
         )
 
     def total(self, now: float) -> Load:
         """What is held over all replicas now, ghost load included."""
-        elsewhere = self._elsewhere(now, "")
+        elsewhere = self._elsewhere(now, "", "")
         return sum(elsewhere.used, elsewhere.ghosts)
 
-    def _base(self, now: float, report: Report, before: Entry | None) -> tuple[Load | None, float]:
+    def _care(self, now: float, report: Report, before: Entry | None) -> Care | None:
         generation = now if self.generation is None else self.generation
-        anew = before is None or before.generation != generation
         if report.returning:
-            return sum(report.in_use, NOTHING), now
-        if anew and now - generation < REPORT_S:
-            return sum(report.in_use, NOTHING), generation
-        if before is None or now - before.base_at >= RAMP_S:
-            return None, 0.0
-        return before.base, before.base_at
+            care = Care(sum(report.in_use, NOTHING), now, _knew_at(before))
+        elif (before is None or before.generation != generation) and now - generation < REPORT_S:
+            return Care(sum(report.in_use, NOTHING), generation)
+        elif before is None or before.care is None or now - before.care.since >= RAMP_S:
+            return None
+        else:
+            care = before.care
+        return care if now - generation < REPORT_S or self._awaits(care, report.replica) else None
 
-    def _elsewhere(self, now: float, replica: str) -> _Elsewhere:
+    def _awaits(self, care: Care, replica: str) -> bool:
+        """Somebody whom the account knew when the replica left has not asked again since it returned."""
+        since = care.until_all_of
+        return since is None or any(
+            entry.at >= since and entry.line.asked_at < max(care.since, entry.at)
+            for name, entry in self.entries.items()
+            if name != replica
+        )
+
+    def _elsewhere(self, now: float, replica: str, policy: str) -> _Elsewhere:
         found = _Elsewhere([NOTHING, NOTHING, NOTHING])
         for name, entry in list(self.entries.items()):
             if name == replica:
@@ -169,11 +198,14 @@ class Account:
             silent_s = now - entry.at
             if silent_s <= DEAD_AFTER_S:
                 found.replicas += 1
+                found.differing += entry.policy != policy
                 found.ghosts += entry.ghosts
                 for priority in PRIORITIES:
                     found.used[priority] += entry.in_use[priority]
-                if silent_s <= HEARD_FOR_S:
-                    found.first = min((head for head in (found.first, *entry.heads) if head is not None), default=None)
+                if now - entry.line.asked_at <= HEARD_FOR_S:
+                    heads = (found.first, *entry.line.heads)
+                    found.first = min((head for head in heads if head is not None), default=None)
+                    found.held_back = _more_important(found.held_back, entry.line.held_back)
                 continue
             left = faded(sum(entry.in_use, entry.ghosts), silent_s - DEAD_AFTER_S, entry.hold_s)
             found.ghosts += left
@@ -185,20 +217,23 @@ class Account:
         self,
         now: float,
         report: Report,
-        first: Head | None,
+        elsewhere: _Elsewhere,
         *,
         used: list[Load],
         ghosts: Load,
         in_use: list[Load],
-        cap: Load,
+        care: Care | None,
     ) -> tuple[int, bool]:
         """How many go, and whether it was the replica's own cap that stopped the line. Adds them to `used` and `in_use`."""
         if self.state is None:
             return 0, False
+        first, held_back = elsewhere.first, elsewhere.held_back
         for count, want in enumerate(report.wants):
             if first is not None and first < Head(want.priority, now - want.waited_s, report.replica, want.load):
                 return count, False
-            if not (sum(in_use, NOTHING) + want.load).fits(cap):
+            if held_back is not None and held_back < want.priority:
+                return count, False
+            if care is not None and not care.allows(want, in_use, for_s=now - care.since, limit=self.state.limits[0]):
                 return count, True
             if not fits(want, used, ghosts, self.state):
                 return count, False
@@ -206,39 +241,48 @@ class Account:
             in_use[want.priority] += want.load
         return len(report.wants), False
 
-    def _again_s(self, report: Report, ghosts: Load, *, alone: bool) -> float | None:
+    def _again_s(self, report: Report, ghosts: Load, *, others: int, capped: bool) -> float | None:
         if self.state is None:
             return NO_STATE_AGAIN_S
+        if capped:
+            return HELD_BACK_AGAIN_S
         hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
         fading_s = look_again_s(ghosts, hold_s)
-        if alone:
+        if not others:
             return fading_s
         return KEEP_HEARD_S if fading_s is None else min(fading_s, KEEP_HEARD_S)
 
-    def _wake(self, first: Head | None, own: tuple[Head, ...], used: list[Load], ghosts: Load) -> str | None:
-        """Who is first in the line, if it waits elsewhere and fits."""
-        if self.state is None or first is None or (own and own[0] < first):
+    def _wake(self, elsewhere: _Elsewhere, own: Line, used: list[Load], ghosts: Load) -> str | None:
+        """Who is first in the line, if it waits elsewhere and may go."""
+        first = elsewhere.first
+        if self.state is None or first is None or (own.heads and own.heads[0] < first):
+            return None
+        held_back = _more_important(elsewhere.held_back, own.held_back)
+        if held_back is not None and held_back < first.priority:
             return None
         return first.replica if fits(Want(first.priority, first.load), used, ghosts, self.state) else None
 
 
-def _heads(report: Report, admitted: int, now: float) -> tuple[Head, ...]:
-    """The first waiter of each priority that stays. Priorities that the wants do not reach have their own betters before them."""
+def _line(now: float, report: Report, before: Entry | None, *, refused: Sequence[Want], capped: bool) -> Line:
+    """`refused`: the wants that stay. Priorities that they do not reach have their own betters before them."""
+    if report.alone:
+        return Line(-math.inf) if before is None else before.line
+    if capped:
+        return Line(now, held_back=refused[0].priority)
     heads: dict[Priority, Head] = {}
-    for want in report.wants[admitted:]:
+    for want in refused:
         heads.setdefault(want.priority, Head(want.priority, now - want.waited_s, report.replica, want.load))
-    return tuple(sorted(heads.values()))
+    return Line(now, tuple(sorted(heads.values())))
 
 
-def _cap(base: Load | None, for_s: float, limit: Load) -> Load:
-    """What a replica may hold `for_s` after its base was taken; unbounded where it has none, or has it no more."""
-    if base is None or for_s >= RAMP_S:
-        return UNLIMITED
-    if for_s < REPORT_S:
-        return base
-    risen = (for_s - REPORT_S) / (RAMP_S - REPORT_S)
-    return Load(_between(base.tokens, limit.tokens, risen), _between(base.slots, limit.slots, risen))
+def _knew_at(before: Entry | None) -> float:
+    """Whoever was heard at this time or later was there when the replica left; where it comes back once more, then when it
+    first left."""
+    if before is None:
+        return -math.inf
+    former = math.inf if before.care is None or before.care.until_all_of is None else before.care.until_all_of
+    return min(former, before.line.asked_at - DEAD_AFTER_S)
 
 
-def _between(low: float, high: float, share: float) -> float:
-    return math.inf if high == math.inf else low + (high - low) * share
+def _more_important(one: Priority | None, other: Priority | None) -> Priority | None:
+    return min((priority for priority in (one, other) if priority is not None), default=None)

@@ -16,7 +16,7 @@ from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPo
 from extproc.judgement import Judgement
 from extproc.levels import Levels
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import NOTHING, Cost, Demand, End, Finished, Latency, Load, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
 from extproc.retry_after import Backlog, Returns
@@ -156,6 +156,10 @@ class Dispatcher:
 
     def take_latencies(self) -> tuple[Latency, ...]:
         return self._traffic.take_latencies()
+
+    @property
+    def finished(self) -> Finished:
+        return self._traffic.total
 
     def retry_after_s(self, priority: Priority) -> float:
         """What a client of the default tenant that is refused now is told, about."""

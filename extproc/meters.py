@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from extproc.capacity import free
-from extproc.model import NOTHING, PRIORITIES, Demand, Latency, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority
 
 _ENOUGH_ENDS = 4
 _KEEP = 0.95
@@ -95,12 +95,14 @@ def expected_wait_s(ahead: Load, free: Load, drain_per_s: Load | None) -> float 
 class Traffic:
     """A pool's traffic as its dispatcher sees it: what is offered, what it costs, how long it is held."""
 
-    __slots__ = ("_holds", "_latencies", "_mean_cost", "_offered")
+    __slots__ = ("_holds", "_latencies", "_mean_cost", "_offered", "_sums_s", "_timed")
 
     def __init__(self) -> None:
         self._offered = tuple(RateMeter() for _ in PRIORITIES)
         self._holds = HoldMeter()
         self._latencies: deque[Latency] = deque(maxlen=_LATENCIES_KEPT)
+        self._timed = [0, 0, 0]
+        self._sums_s = [0.0, 0.0, 0.0]
         self._mean_cost = NOTHING
 
     def offered(self, priority: Priority, now: float) -> None:
@@ -115,12 +117,23 @@ class Traffic:
     def finished(self, latency: Latency) -> None:
         """A response came to its end by itself, as far as can be seen."""
         self._latencies.append(latency)
+        for i, value in enumerate((latency.duration_s, latency.ttft_s, latency.tpot_s)):
+            if value is not None:
+                self._timed[i] += 1
+                self._sums_s[i] += value
 
     def take_latencies(self) -> tuple[Latency, ...]:
         """Of what has finished since this was last called, the newest at least."""
         taken = tuple(self._latencies)
         self._latencies.clear()
         return taken
+
+    @property
+    def total(self) -> Finished:
+        """Of all that has finished, for whoever leads several replicas."""
+        n0, n1, n2 = self._timed
+        s0, s1, s2 = self._sums_s
+        return Finished((n0, n1, n2), (s0, s1, s2))
 
     @property
     def mean_cost(self) -> Load:

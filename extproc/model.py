@@ -238,6 +238,24 @@ class Latency(Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
+class Finished:
+    """What has finished since a process started: how many were timed, and the sum of their seconds, each for duration, TTFT
+    and TPOT. Absolute, so that a report of it that is lost or repeated changes nothing."""
+
+    counts: tuple[float, float, float] = (0, 0, 0)
+    sums_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def mean_since(self, before: Finished) -> Latency | None:
+        """Means over what has finished since `before`; None: nothing has."""
+        counts = [now - then for now, then in zip(self.counts, before.counts, strict=True)]
+        sums_s = [now - then for now, then in zip(self.sums_s, before.sums_s, strict=True)]
+        if counts[0] <= 0:
+            return None
+        _, ttft_s, tpot_s = (s / n if n > 0 else None for n, s in zip(counts, sums_s, strict=True))
+        return Latency(sums_s[0] / counts[0], ttft_s, tpot_s)
+
+
+@dataclass(frozen=True, slots=True)
 class Demand:
     """A pool's traffic over the last seconds as its dispatcher saw it.
 

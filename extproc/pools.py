@@ -68,6 +68,7 @@ class Pool:
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
         if self.shared:
             self.shared.tells(self.dispatcher)
+            self.shared.ledger.goes_by(fingerprint(policy))
         self.control = ControlLoop(
             self._controller,
             self.publisher,
@@ -96,6 +97,8 @@ class Pool:
             memory = replace(memory, started_at=None, seen=False)  # engines not asked yet are no outage
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure, memory=memory)
         self.control.use(self._controller)
+        if self.shared:
+            self.shared.ledger.goes_by(fingerprint(policy))
 
     async def scrape(self) -> None:
         """Until cancelled: all the time, or where the pool is shared, while this process is in charge of it."""

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from extproc.model import NOTHING, Demand, End, Fleet, Latency, Load, Outcome, PoolState, Priority
+from extproc.model import NOTHING, Demand, End, Finished, Fleet, Latency, Load, Outcome, PoolState, Priority
 
 
 class Want(Struct, frozen=True, gc=False):
@@ -89,6 +89,14 @@ class DemandSource(Protocol):
 
     def take_latencies(self) -> tuple[Latency, ...]:
         """Of what has finished since this was last called, in order. For the control loop alone."""
+
+
+class TrafficSource(DemandSource, Protocol):
+    """Where a replica's part of a pool's traffic comes from, for whoever leads the pool."""
+
+    @property
+    def finished(self) -> Finished:
+        """Of this replica's requests, since its start."""
 
 
 class WireEvent(StrEnum):

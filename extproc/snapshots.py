@@ -47,11 +47,13 @@ class QueueSnapshot:
 @dataclass(frozen=True, slots=True)
 class ShareSnapshot:
     """How a pool stands with the other replicas. `replicas`: heard of lately, this one included. `leading`: this process
-    runs the controllers for all. `cut_off`: it cannot ask, and goes on alone."""
+    runs the controllers for all. `cut_off`: it cannot ask, and goes on alone. `differing`: of the replicas, how many go by
+    another policy."""
 
     replicas: int
     leading: bool
     cut_off: bool
+    differing: int = 0
 
 
 @dataclass(frozen=True, slots=True)

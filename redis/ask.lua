@@ -1,24 +1,27 @@
 -- ask: one replica reports what it holds and asks for what waits. The reference is extproc/account.py, in the same order.
 --
--- KEYS[1]  hash  replica -> entry        {prefix:pool}:1:replicas
--- KEYS[2]  hash  the pool's facts        {prefix:pool}:1:pool        generation, state, lead
--- KEYS[3]  hash  replica -> counters     {prefix:pool}:1:demand
+-- KEYS[1]  hash  replica -> entry        {prefix:pool}:2:replicas
+-- KEYS[2]  hash  the pool's facts        {prefix:pool}:2:pool        generation, state, lead
+-- KEYS[3]  hash  replica -> counters     {prefix:pool}:2:demand
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  replica, unique to a start of its process
--- ARGV[3]  report, msgpack array: seq, acked, returning 0|1, hold_s, ghosts, in use P0, P1, P2 (loads), then the wants,
---          each priority, load, waited_s. A load is two numbers: tokens, slots.
+-- ARGV[3]  report, msgpack array: seq, acked, manner (0: asks, 1: asks and returns, 2: alone), hold_s, ghosts, in use P0,
+--          P1, P2 (loads), then the wants, each priority, load, waited_s. A load is two numbers: tokens, slots.
 -- ARGV[4]  channel of this pool's wakes
 -- ARGV[5]  counters for the controllers, opaque text; empty: as before
 -- ARGV[6]  fingerprint of the state the caller has; the state is sent only where it is another
+-- ARGV[7]  hash of the policy that the caller goes by
 -- Returns  two strings: a msgpack array of accepted 0|1, admitted, total (load), again_s (-1: no need), replicas, lead_s
---          (what is left of the lead; <= 0: nobody leads), now, fingerprint; and the state (empty: none, or the caller has it)
+--          (what is left of the lead; <= 0: nobody leads), now, fingerprint, differing (how many of the replicas go by
+--          another policy); and the state (empty: none, or the caller has it)
 -- Wakes    by PUBLISH of the replica whose turn it is now.
 --
--- An entry is a msgpack array: seq, at, generation, hold_s, base_at (-1: no base), base, ghosts, in use P0, P1, P2, then
--- per priority the since and the load of its first waiter (since -1: nobody waits).
+-- An entry is a msgpack array: seq, at, generation, hold_s, since (of its care; -1: none), base, ghosts, in use P0, P1, P2,
+-- then per priority the since and the load of its first waiter (since -1: nobody waits), asked_at, held_back (-1: nobody),
+-- until_all_of (inf: its care is over by time only), policy.
 
 local DEAD, HEARD, REPORT, RAMP, FORGET = 2, 1, 1, 2, 60
-local KEEP_HEARD, LOOK_AGAIN, NO_STATE_AGAIN, GONE = 0.2, 0.05, 0.05, 0.5
+local KEEP_HEARD, LOOK_AGAIN, NO_STATE_AGAIN, HELD_BACK_AGAIN, GONE = 0.2, 0.05, 0.05, 0.05, 0.5
 local TTL = 120
 
 local pack, unpack_ = cmsgpack.pack, cmsgpack.unpack
@@ -35,9 +38,9 @@ local state = facts[2] and unpack_(facts[2])
 local lead_s = facts[4] and unpack_(facts[4])[3] - now or -1
 local fingerprint = facts[3] or ''
 
-local function answer(accepted, admitted, tokens, slots, again, replicas)
+local function answer(accepted, admitted, tokens, slots, again, replicas, differing)
   local sent = (fingerprint ~= ARGV[6]) and facts[2] or ''
-  return {pack({accepted, admitted, tokens, slots, again, replicas, lead_s, now, fingerprint}), sent}
+  return {pack({accepted, admitted, tokens, slots, again, replicas, lead_s, now, fingerprint, differing}), sent}
 end
 
 local raw = redis.call('HGETALL', KEYS[1])
@@ -46,44 +49,54 @@ for i = 1, #raw, 2 do
   if raw[i] == me then mine = unpack_(raw[i + 1]) end
 end
 local seq, acked, known = report[1], report[2], mine and mine[1] or 0
-if seq <= known then return answer(0, 0, 0, 0, -1, 0) end
+if seq <= known then return answer(0, 0, 0, 0, -1, 0, 0) end
 if not generation or (acked > known and now - generation >= REPORT) then
   generation = now
   redis.call('HSET', KEYS[2], 'generation', string.format('%.17g', now))
 end
 
--- what the replica may hold at first, after a loss or its return
+-- its care: what the replica may hold at first, after a loss or its return
 local used = {report[7], report[8], report[9], report[10], report[11], report[12]} -- P0 tokens, P0 slots, P1 tokens, ...
 local own_tokens = used[1] + used[3] + used[5]
 local own_slots = used[2] + used[4] + used[6]
-local base_at, base_tokens, base_slots = -1, 0, 0
+local alone = report[3] == 2
+local since, base_tokens, base_slots, until_all_of = -1, 0, 0, math.huge
 if report[3] == 1 then
-  base_at, base_tokens, base_slots = now, own_tokens, own_slots
+  since, base_tokens, base_slots, until_all_of = now, own_tokens, own_slots, -math.huge
+  if mine then
+    until_all_of = mine[25] - DEAD
+    if mine[5] >= 0 then until_all_of = math.min(until_all_of, mine[27]) end
+  end
 elseif (not mine or mine[3] ~= generation) and now - generation < REPORT then
-  base_at, base_tokens, base_slots = generation, own_tokens, own_slots
+  since, base_tokens, base_slots = generation, own_tokens, own_slots
 elseif mine and mine[5] >= 0 and now - mine[5] < RAMP then
-  base_at, base_tokens, base_slots = mine[5], mine[6], mine[7]
+  since, base_tokens, base_slots, until_all_of = mine[5], mine[6], mine[7], mine[27]
 end
+local awaits = until_all_of == math.huge or now - generation < REPORT
 
 -- what all others hold, and the first of their waiters
-local ghost_tokens, ghost_slots, replicas = report[5], report[6], 0
+local ghost_tokens, ghost_slots, replicas, differing = report[5], report[6], 0, 0
 local first, first_priority, first_since, first_at
+local held_back = 3
 for i = 1, #raw, 2 do
   local name = raw[i]
   if name ~= me then
     local entry = unpack_(raw[i + 1])
     local silent = now - entry[2]
+    if entry[2] >= until_all_of and entry[25] < math.max(since, entry[2]) then awaits = true end
     if silent <= DEAD then
       replicas = replicas + 1
+      if entry[28] ~= ARGV[7] then differing = differing + 1 end
       ghost_tokens, ghost_slots = ghost_tokens + entry[8], ghost_slots + entry[9]
       for k = 1, 6 do used[k] = used[k] + entry[9 + k] end
-      if silent <= HEARD then
+      if now - entry[25] <= HEARD then
+        if entry[26] >= 0 then held_back = math.min(held_back, entry[26]) end
         for p = 0, 2 do
-          local since = entry[16 + 3 * p]
-          if since >= 0 then
+          local at = entry[16 + 3 * p]
+          if at >= 0 then
             if not first or p < first_priority
-              or (p == first_priority and (since < first_since or (since == first_since and name < first))) then
-              first, first_priority, first_since, first_at = name, p, since, {entry[17 + 3 * p], entry[18 + 3 * p]}
+              or (p == first_priority and (at < first_since or (at == first_since and name < first))) then
+              first, first_priority, first_since, first_at = name, p, at, {entry[17 + 3 * p], entry[18 + 3 * p]}
             end
             break
           end
@@ -123,11 +136,12 @@ local function fits(p, tokens, slots)
   return true
 end
 
-local cap_tokens, cap_slots = math.huge, math.huge
-if base_at >= 0 and now - base_at < RAMP then
-  cap_tokens, cap_slots = base_tokens, base_slots
-  if now - base_at >= REPORT and state then
-    local risen = (now - base_at - REPORT) / (RAMP - REPORT)
+if not awaits then since, base_tokens, base_slots, until_all_of = -1, 0, 0, math.huge end
+local cap_tokens, cap_slots, young = math.huge, math.huge, false
+if since >= 0 then
+  cap_tokens, cap_slots, young = base_tokens, base_slots, now - since < REPORT
+  if not young and state then
+    local risen = (now - since - REPORT) / (RAMP - REPORT)
     cap_tokens = state[1] == math.huge and math.huge or base_tokens + (state[1] - base_tokens) * risen
     cap_slots = state[2] == math.huge and math.huge or base_slots + (state[2] - base_slots) * risen
   end
@@ -135,10 +149,11 @@ end
 
 local admitted, capped, at = 0, false, 13
 while state and report[at] do
-  local p, tokens, slots, since = report[at], report[at + 1], report[at + 2], now - report[at + 3]
+  local p, tokens, slots, came = report[at], report[at + 1], report[at + 2], now - report[at + 3]
   if first and (first_priority < p
-    or (first_priority == p and (first_since < since or (first_since == since and first < me)))) then break end
-  if own_tokens + tokens > cap_tokens or own_slots + slots > cap_slots then
+    or (first_priority == p and (first_since < came or (first_since == came and first < me)))) then break end
+  if held_back < p then break end
+  if (young and p == 2) or own_tokens + tokens > cap_tokens or own_slots + slots > cap_slots then
     capped = true
     break
   end
@@ -152,11 +167,20 @@ local refused = report[at] ~= nil
 
 -- the first waiter of each priority that stays
 local entry = {
-  seq, now, generation, report[4], base_at, base_tokens, base_slots, report[5], report[6],
+  seq, now, generation, report[4], since, base_tokens, base_slots, report[5], report[6],
   report[7], report[8], report[9], report[10], report[11], report[12], -1, 0, 0, -1, 0, 0, -1, 0, 0,
+  now, -1, until_all_of, ARGV[7],
 }
 local own_priority, own_since
-if not capped then
+if capped then
+  entry[26] = report[at]
+  held_back = math.min(held_back, report[at])
+else
+  if alone then
+    entry[25] = -math.huge
+    if mine then for k = 16, 26 do entry[k] = mine[k] end end
+    if entry[26] >= 0 then held_back = math.min(held_back, entry[26]) end
+  end
   while report[at] do
     local slot = 16 + 3 * report[at]
     if entry[slot] < 0 then
@@ -174,7 +198,7 @@ redis.call('EXPIRE', KEYS[1], TTL)
 redis.call('EXPIRE', KEYS[2], TTL)
 redis.call('EXPIRE', KEYS[3], TTL)
 
-if state and first and not (own_priority and (own_priority < first_priority or (own_priority == first_priority
+if state and first and held_back >= first_priority and not (own_priority and (own_priority < first_priority or (own_priority == first_priority
   and (own_since < first_since or (own_since == first_since and me < first))))) then
   if fits(first_priority, first_at[1], first_at[2]) then redis.call('PUBLISH', ARGV[4], first) end
 end
@@ -184,11 +208,12 @@ if refused then
   if not state then
     again = NO_STATE_AGAIN
   else
-    again = (replicas > 0 or capped) and KEEP_HEARD or math.huge
+    again = replicas > 0 and KEEP_HEARD or math.huge
     if ghost_tokens > 0 or ghost_slots > 0 then again = math.min(again, report[4] * LOOK_AGAIN) end
+    if capped then again = HELD_BACK_AGAIN end
     if again == math.huge then again = -1 end
   end
 end
 local total_tokens = ghost_tokens + used[1] + used[3] + used[5]
 local total_slots = ghost_slots + used[2] + used[4] + used[6]
-return answer(1, admitted, total_tokens, total_slots, again, replicas + 1)
+return answer(1, admitted, total_tokens, total_slots, again, replicas + 1, differing)

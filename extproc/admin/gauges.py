@@ -48,6 +48,7 @@ _POOL: tuple[tuple[Name, Callable[[PoolSnapshot], float | None]], ...] = (
     (names.REPLICAS, lambda p: p.share.replicas if p.share else None),
     (names.LEADING, lambda p: p.share.leading if p.share else None),
     (names.CUT_OFF, lambda p: p.share.cut_off if p.share else None),
+    (names.POLICY_DISAGREEMENT, lambda p: p.share.differing if p.share else None),
 )
 
 _LOADS: tuple[tuple[Name, Name, Callable[[PoolState, PoolSnapshot], tuple[Load, Load, Load]]], ...] = (

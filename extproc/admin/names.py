@@ -92,6 +92,9 @@ ENGINES_REPORTING = _gauge("extproc_pool_engines_reporting", _POOL, "Engines who
 REPLICAS = _gauge("extproc_pool_replicas", _POOL, "Replicas that share the pool and are heard; absent: not shared.")
 LEADING = _gauge("extproc_pool_leading", _POOL, "1: this process runs the pool's controllers; absent: not shared.")
 CUT_OFF = _gauge("extproc_pool_cut_off", _POOL, "1: no shared state answers, it goes on alone; absent: not shared.")
+POLICY_DISAGREEMENT = _gauge(
+    "extproc_pool_policy_disagreement", _POOL, "Replicas that go by another policy than this one; absent: not shared."
+)
 
 ENGINE_REPORTING = _gauge("extproc_engine_reporting", _ENGINE, "1: its sample is young enough to be believed.")
 ENGINE_KV_USAGE = _gauge("extproc_engine_kv_usage_ratio", _ENGINE, "KV cache in use, 0..1.")

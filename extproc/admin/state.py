@@ -84,7 +84,12 @@ def _pool(
 def _share(share: ShareSnapshot | None) -> dict[str, Json] | None:
     if share is None:
         return None
-    return {"replicas": share.replicas, "leading": share.leading, "cut_off": share.cut_off}
+    return {
+        "replicas": share.replicas,
+        "leading": share.leading,
+        "cut_off": share.cut_off,
+        "differing": share.differing,
+    }
 
 
 def _class(pool: PoolSnapshot, priority: Priority, *, requests: Mapping[str, int], retries: int) -> dict[str, Json]:
@@ -150,11 +155,27 @@ def readiness(snapshot: ServiceSnapshot) -> Readiness:
     ready = snapshot.wire.serving and not snapshot.draining
     pools: dict[str, Json] = {pool.name: _engines_component(pool) for pool in snapshot.pools if not pool.leaving}
     components: dict[str, Json] = {
-        "policy": {"ok": snapshot.policy.last_error is None, "detail": snapshot.policy.last_error or "in force"},
+        "policy": _policy_component(snapshot),
         "wire": {"ok": ready, "detail": wire_says},
         "engines": pools,
     }
     return Readiness(ready, {"ready": ready, "components": components, "warnings": list(_warnings(snapshot))})
+
+
+def _policy_component(snapshot: ServiceSnapshot) -> dict[str, Json]:
+    if snapshot.policy.last_error is not None:
+        return {"ok": False, "detail": snapshot.policy.last_error}
+    others = "; ".join(_differing(snapshot))
+    return {"ok": not others, "detail": f"in force, but {others}" if others else "in force"}
+
+
+def _differing(snapshot: ServiceSnapshot) -> list[str]:
+    """Replicas with another policy give the same request another priority, or obey another queue's size."""
+    return [
+        f"pool {pool.name}: {pool.share.differing} of {pool.share.replicas} replicas go by another policy"
+        for pool in snapshot.pools
+        if pool.share is not None and pool.share.differing and not pool.leaving
+    ]
 
 
 def _engines_component(pool: PoolSnapshot) -> dict[str, Json]:
@@ -182,7 +203,7 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
         for pool in snapshot.pools
         if pool.share is not None and pool.share.cut_off
     ]
-    return warnings
+    return warnings + _differing(snapshot)
 
 
 def unreadable(error: str | None) -> dict[str, Json]:

@@ -27,6 +27,8 @@ from extproc.sim.processes import Child, StackError, first_death, start_child, s
 
 __all__ = ["Stack", "StackError", "StackOptions", "envoy_binary", "free_port", "render_envoy", "render_policy"]
 
+REPLICA_VARIABLE = "EXTPROC_STACK_NAME"
+"""Tells each Python process its name in the stack: a policy may pass it on (`upstreamAuth: env:`)."""
 START_TIMEOUT_S = 15.0
 """For each part to become ready. It takes a second; a loaded machine gets patience."""
 T = TypeVar("T")
@@ -184,7 +186,7 @@ class Stack:
             name,
             (sys.executable, "-m", "extproc", *arguments),
             folder=self.folder,
-            env={"PYTHONPATH": _PACKAGE_PARENT},
+            env={"PYTHONPATH": _PACKAGE_PARENT, REPLICA_VARIABLE: name},
         )
 
     def write_policy(self, policy: str) -> None:

@@ -21,10 +21,10 @@ from extproc.capacity import Ghosts
 from extproc.clock import Clock
 from extproc.cutoff import admissible_alone, alone
 from extproc.errors import StateUnavailable
-from extproc.model import NOTHING, Demand, Load, PoolState
-from extproc.ports import Ask, Verdicts
+from extproc.model import NOTHING, Load, PoolState
+from extproc.ports import Ask, TrafficSource, Verdicts
 from extproc.state.deadline import Deadline
-from extproc.state.demand import pack_demand
+from extproc.state.demand import pack_told
 from extproc.state.link import Link
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.watch import Watch
@@ -35,7 +35,8 @@ BELIEVED_S = 0.5
 HEARTBEAT_S = 0.5
 PROBE_S = 0.05
 AWAY_S = 1.0
-"""Unheard for longer, or after a broken connection, a replica returns with care (`account`)."""
+"""Unheard for longer, cut off, after a broken connection, or once it has let somebody in by itself, a replica returns with
+care (`account`)."""
 CUT_OFF_S = 0.25
 """Trouble for longer shows in the pool's state: P2 is refused on arrival, and this replica watches the engines itself."""
 _ALONE_AGAIN_S = 0.1
@@ -82,6 +83,8 @@ class SharedLedger:
         self._state = initial
         self._fingerprint = ""
         self._replicas = 1
+        self._differing = 0
+        self._policy = ""
         self._total = NOTHING
         self._in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
         self._ghosts = Ghosts(clock.now())
@@ -91,13 +94,12 @@ class SharedLedger:
         self._seq = 0
         self._acked = 0
         self._heard_at = -math.inf
-        self._broken = False
-        self._went_alone = False
+        self._returning = False
         self._trouble_at: float | None = None
         self._base = NOTHING
         self._cut_off = False
         self._counters_at = -math.inf
-        self._demand: Callable[[float], Demand] | None = None
+        self._traffic: TrafficSource | None = None
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -127,6 +129,15 @@ class SharedLedger:
         """Replicas heard of lately, this one included."""
         return self._replicas
 
+    @property
+    def differing(self) -> int:
+        """Of the replicas, how many go by another policy."""
+        return self._differing
+
+    def goes_by(self, policy: str) -> None:
+        """The hash of the policy in force here."""
+        self._policy = policy
+
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
 
@@ -146,9 +157,9 @@ class SharedLedger:
         """The others have a say in everything."""
         return None
 
-    def tells(self, demand: Callable[[float], Demand]) -> None:
+    def tells(self, traffic: TrafficSource) -> None:
         """Where the counters for the leader's controllers come from."""
-        self._demand = demand
+        self._traffic = traffic
 
     def own(self, state: PoolState) -> None:
         """This replica's own decision: holds while it is cut off, and until it first hears a shared one."""
@@ -188,14 +199,15 @@ class SharedLedger:
         start = self._clock.now()
         deadline = Deadline(self._clock, self._late)
         keys = (self._keys.replicas, self._keys.facts, self._keys.demand)
-        arguments = ("", self._replica, pack_report(report), self._keys.channel, counters, self._fingerprint)
+        packed_report = pack_report(report)
+        arguments = ("", self._replica, packed_report, self._keys.channel, counters, self._fingerprint, report.policy)
         try:
             packed, state = await self._link.run(_ASK, keys, arguments, within_s=ABANDON_S)
             answer = read_answer(packed)
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
-            self._broken = True
+            self._returning = True
             self._late()
             return
         finally:
@@ -203,6 +215,10 @@ class SharedLedger:
         took_s = self._clock.now() - start
         in_time = not deadline.passed and took_s <= BELIEVED_S
         self._watch.state_called("ok" if in_time else "late")
+        if in_time and not report.alone:
+            self._returning = False
+        elif self._away:
+            self._returning = True
         self._learn(answer, state, report)
         if not in_time:
             self._late()
@@ -213,33 +229,38 @@ class SharedLedger:
 
     def _report(self, pending: _Pending | None) -> Report:
         self._seq += 1
-        away = self._clock.now() - self._heard_at
-        heard = self._heard_at > -math.inf
-        if away > 30:
+        if self._clock.now() - self._heard_at > 30:
             self._acked = 0  # so long unheard, an entry may be forgotten with nothing lost
+        alone = self._trouble_at is not None
         return Report(
             replica=self._replica,
             seq=self._seq,
             in_use=self._in_use,
             acked=self._acked,
-            returning=self._cut_off or self._went_alone or (heard and (self._broken or away > AWAY_S)),
+            alone=alone,
+            returning=not alone and (self._returning or self._away),
+            policy=self._policy,
             ghosts=self.ghosts,
             hold_s=self._ghosts.hold_s,
-            wants=pending.ask.wants if pending is not None and self._trouble_at is None else (),
+            wants=() if pending is None or alone else pending.ask.wants,
         )
+
+    @property
+    def _away(self) -> bool:
+        """Unheard for so long that the others may take this replica for dead soon."""
+        return -math.inf < self._heard_at < self._clock.now() - AWAY_S
 
     def _counters(self) -> str:
         now = self._clock.now()
-        if self._demand is None or now - self._counters_at < _COUNTERS_S:
+        if self._traffic is None or now - self._counters_at < _COUNTERS_S:
             return ""
         self._counters_at = now
-        return pack_demand(self._demand(now))
+        return pack_told(self._traffic.demand(now), self._traffic.finished)
 
     def _learn(self, answer: Answer, state: bytes, report: Report) -> None:
         now = self._clock.now()
         self._acked, self._heard_at = report.seq, now
-        self._broken = self._went_alone = False
-        self._replicas = answer.replicas
+        self._replicas, self._differing = answer.replicas, answer.differing
         self._total = answer.total
         if state:
             self._fingerprint = answer.fingerprint
@@ -268,14 +289,16 @@ class SharedLedger:
             self._trouble_at = now
             self._base = sum(self._in_use, self.ghosts)
         if not self._cut_off and now - self._trouble_at >= CUT_OFF_S:
-            self._cut_off = True
+            self._cut_off = self._returning = True
             _log.warning("cut_off", pool=self._pool)
             self._on_change()
         if self._pending is not None:
             self._answer_alone()
 
     def _hear_again(self) -> None:
+        """The next call asks again, or says at least that this replica is alone no more: others wait for that."""
         self._trouble_at = None
+        self._due.set()
         if self._cut_off:
             self._cut_off = False
             _log.warning("heard_again", pool=self._pool)
@@ -294,7 +317,7 @@ class SharedLedger:
         admitted = admissible_alone(pending.ask.wants, pending.ask.in_use, ghosts, state)
         self._total = sum((want.load for want in pending.ask.wants[:admitted]), sum(pending.ask.in_use, ghosts))
         refused = admitted < len(pending.ask.wants)
-        self._went_alone = self._went_alone or admitted > 0
+        self._returning = self._returning or admitted > 0
         self._reply(pending, Verdicts(admitted, state, self._total, _ALONE_AGAIN_S if refused else None))
 
     async def _last_word(self) -> None:

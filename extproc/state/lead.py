@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -17,8 +18,8 @@ import structlog
 
 from extproc.clock import Clock
 from extproc.errors import StateUnavailable
-from extproc.model import Demand, PoolState
-from extproc.state.demand import HEARD_FOR_S, read_demand
+from extproc.model import Demand, Finished, Latency, PoolState
+from extproc.state.demand import HEARD_FOR_S, Told, read_told
 from extproc.state.link import Link
 from extproc.state.scripts import Keys, Reign, Script, pack_state, read_reign, read_state
 
@@ -32,6 +33,8 @@ _CALL_WITHIN_S = 0.3
 _RETRY_S = 0.1
 _LATE_S = 0.01
 """A lead is tried for this long after it has run out: the clocks that count it differ a little."""
+_LATENCIES_KEPT = 1024
+"""Between two steps of a control loop far fewer are told."""
 _PUBLISH = Script("publish")
 _log = structlog.get_logger(__name__)
 
@@ -57,6 +60,8 @@ class Lead:
         self._sent_at = -math.inf
         self._due = asyncio.Event()
         self._counters: Sequence[Demand] = ()
+        self._finished: dict[str, Finished] = {}
+        self._latencies: deque[Latency] = deque(maxlen=_LATENCIES_KEPT)
         self._found: PoolState | None = None
         self._taken_at = -math.inf
 
@@ -88,6 +93,12 @@ class Lead:
     def counters(self) -> Sequence[Demand]:
         """Of all replicas, as they last told."""
         return self._counters
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        """One for each report of a replica in which something had finished since its last: the means."""
+        taken = tuple(self._latencies)
+        self._latencies.clear()
+        return taken
 
     async def run(self) -> None:
         """Until cancelled; takes the lead when it is free, keeps it as long as it can."""
@@ -143,13 +154,23 @@ class Lead:
             if reign.token != self._token:
                 self._taken_at = start
                 self._found = read_state(reign.found, at=start) if reign.found else None
+                self._finished = {}
+                self._latencies.clear()
             self._token = reign.token
             self._until = start + reign.lead_s
             self._sent = fingerprint
-            self._counters = _demands(reign)
+            self._hear(_told(reign))
         else:
             self._until = -math.inf
             self._try_at = self._clock.now() + max(0.0, reign.lead_s) + _LATE_S
+
+    def _hear(self, told: Mapping[str, tuple[float, Told]]) -> None:
+        """What had finished before this process led was another's to step on."""
+        self._counters = [one.demand for age_s, one in told.values() if age_s <= HEARD_FOR_S]
+        for replica, (_, one) in told.items():
+            if mean := one.finished.mean_since(self._finished.get(replica, one.finished)):
+                self._latencies.append(mean)
+        self._finished = {replica: one.finished for replica, (_, one) in told.items()}
 
     def _tell(self) -> None:
         if self.leading != self._led:
@@ -160,13 +181,10 @@ class Lead:
             self._on_change()
 
 
-def _demands(reign: Reign) -> Sequence[Demand]:
-    """What can be read of the counters that are not too old; another version's are left out."""
-    found = []
-    for age_s, text in reign.counters.values():
-        if age_s <= HEARD_FOR_S:
-            try:
-                found.append(read_demand(text))
-            except (msgspec.DecodeError, ValueError):
-                continue
+def _told(reign: Reign) -> Mapping[str, tuple[float, Told]]:
+    """What can be read of the counters, with its age in seconds; another version's are left out."""
+    found = {}
+    for replica, (age_s, text) in reign.counters.items():
+        with suppress(msgspec.DecodeError, ValueError):
+            found[replica] = (age_s, read_told(text))
     return found

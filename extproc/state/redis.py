@@ -9,7 +9,7 @@ import structlog
 from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Demand, Latency, PoolState
-from extproc.ports import DemandSource
+from extproc.ports import TrafficSource
 from extproc.snapshots import ShareSnapshot
 from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
@@ -51,7 +51,7 @@ class SharedPool:
         self.in_charge = asyncio.Event()
         self.relieved = asyncio.Event()
         self.relieved.set()
-        self._own: DemandSource | None = None
+        self._own: TrafficSource | None = None
         self.lead = (
             Lead(pool, process, link=link, keys=keys, clock=clock, on_change=self._changed) if may_lead else None
         )
@@ -79,10 +79,10 @@ class SharedPool:
         if self.lead is not None or not self.ledger.shared:
             self.ledger.own(state)
 
-    def tells(self, own: DemandSource) -> None:
+    def tells(self, own: TrafficSource) -> None:
         """This replica's own traffic."""
         self._own = own
-        self.ledger.tells(own.demand)
+        self.ledger.tells(own)
 
     def demand(self, now: float) -> Demand:
         """Of all replicas where this one leads them, else its own."""
@@ -92,11 +92,14 @@ class SharedPool:
         return Demand() if self._own is None else self._own.demand(now)
 
     def take_latencies(self) -> tuple[Latency, ...]:
-        """Of this replica's own requests: a sample of the pool's, where Envoy spreads them evenly."""
-        return () if self._own is None else self._own.take_latencies()
+        """Where this process leads, one for each report of a replica: the means of what finished there since the last. Else
+        of its own requests, one each."""
+        own = () if self._own is None else self._own.take_latencies()
+        return self.lead.take_latencies() if self.lead is not None and self.lead.leading else own
 
     def snapshot(self) -> ShareSnapshot:
-        return ShareSnapshot(self.ledger.replicas, leading=self.leading, cut_off=self.ledger.cut_off)
+        ledger = self.ledger
+        return ShareSnapshot(ledger.replicas, self.leading, ledger.cut_off, differing=ledger.differing)
 
     async def run(self) -> None:
         """Until cancelled. Trouble with the store is no error here: the pool goes on alone."""

@@ -18,7 +18,7 @@ from extproc.capacity import GHOST_HOLD_S
 from extproc.files import shipped
 from extproc.model import Load, PoolState
 
-SCHEMA = 1
+SCHEMA = 2
 """Version of the keys' content; part of their names, so that two versions never read each other's."""
 
 
@@ -57,6 +57,7 @@ class Answer(msgspec.Struct, array_like=True, frozen=True):
     lead_s: float
     now: float
     fingerprint: str
+    differing: int
 
     @property
     def total(self) -> Load:
@@ -83,7 +84,8 @@ _any = msgspec.msgpack.Decoder().decode
 def pack_report(report: Report) -> bytes:
     loads = (report.ghosts, *report.in_use)
     hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
-    flat: list[float] = [report.seq, report.acked, int(report.returning), hold_s]
+    manner = 2 if report.alone else int(report.returning)
+    flat: list[float] = [report.seq, report.acked, manner, hold_s]
     flat += chain.from_iterable((load.tokens, load.slots) for load in loads)
     for want in report.wants:
         flat += (int(want.priority), want.load.tokens, want.load.slots, want.waited_s)

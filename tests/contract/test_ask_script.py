@@ -78,7 +78,7 @@ class Both:
     def ask(self, now: float, report: Report) -> Settled | None:
         expected = self.account.ask(now, report)
         keys = self.keys
-        arguments = (repr(now), report.replica, pack_report(report), keys.channel, "", "")
+        arguments = (repr(now), report.replica, pack_report(report), keys.channel, "", "", report.policy)
         packed, _state = self.client.eval(ASK.text, 3, keys.replicas, keys.facts, keys.demand, *arguments)
         answer = read_answer(packed)
         message = (
@@ -90,6 +90,7 @@ class Both:
             assert (answer.accepted, message) == (0, None)
             return None
         assert (answer.accepted, answer.admitted, answer.replicas) == (1, expected.admitted, expected.replicas)
+        assert answer.differing == expected.differing
         assert answer.again_s == pytest.approx(-1 if expected.again_s is None else expected.again_s)
         assert (answer.total_tokens, answer.total_slots) == pytest.approx((expected.total.tokens, expected.total.slots))
         assert (message["data"].decode() if message else None) == expected.wake
@@ -109,9 +110,11 @@ class Replica:
     last_answer: float = -math.inf
     alive: bool = True
     reconnected: bool = False
+    policy: str = "one"
 
-    def report(self, now: float) -> Report:
-        returning = self.reconnected or 1.0 < now - self.last_answer < math.inf
+    def report(self, now: float, *, alone: bool = False) -> Report:
+        """`alone`: it says what it holds and asks for nothing; after that it returns."""
+        returning = not alone and (self.reconnected or 1.0 < now - self.last_answer < math.inf)
         self.seq += 1
         self.waiting.sort(key=lambda waiter: (waiter[0], waiter[2]))
         loads = [NOTHING, NOTHING, NOTHING]
@@ -123,9 +126,11 @@ class Replica:
             seq=self.seq,
             in_use=(loads[0], loads[1], loads[2]),
             acked=self.acked,
+            alone=alone,
             returning=returning,
+            policy=self.policy,
             hold_s=1000.0,
-            wants=wants,
+            wants=() if alone else wants,
         )
 
     def hear(self, now: float, report: Report, answer: Settled | None) -> None:
@@ -133,7 +138,7 @@ class Replica:
             return
         self.acked = report.seq
         self.last_answer = now
-        self.reconnected = False
+        self.reconnected = report.alone
         for want, waiter in zip(report.wants[: answer.admitted], list(self.waiting), strict=False):
             assert want.load.tokens == waiter[1]
             self.waiting.remove(waiter)
@@ -143,7 +148,8 @@ class Replica:
 action = st.one_of(
     st.tuples(st.just("arrive"), st.integers(0, 2), st.sampled_from(Priority), st.integers(1, 4)),
     st.tuples(
-        st.sampled_from(["ask", "ask", "ask", "lost", "lose-answer", "delay", "deliver", "repeat"]), st.integers(0, 2)
+        st.sampled_from(["ask", "ask", "ask", "lost", "lose-answer", "delay", "deliver", "repeat", "alone", "policy"]),
+        st.integers(0, 2),
     ),
     st.tuples(st.just("end"), st.integers(0, 2), st.integers(0, 9)),
     st.tuples(st.just("wait"), st.sampled_from([0.001, 0.01, 0.3, 0.6, 2.5])),
@@ -230,8 +236,13 @@ class World:
                 self.both.ask(self.now, report)  # executed late; nobody hears the answer
             replica.late.clear()
             return
-        report = replica.report(self.now)
-        if how == "delay":
+        if how == "policy":
+            replica.policy = "two"
+            return
+        report = replica.report(self.now, alone=how == "alone")
+        if how == "alone":
+            replica.hear(self.now, report, self.both.ask(self.now, report))
+        elif how == "delay":
             replica.late.append(report)
         elif how == "lose-answer":
             self.both.ask(self.now, report)

@@ -12,7 +12,8 @@ import msgspec
 import pytest
 
 from extproc.errors import StateUnavailable
-from extproc.model import Priority
+from extproc.meters import Traffic
+from extproc.model import NOTHING, Demand, Finished, Latency, Priority
 from extproc.state.link import Link
 from extproc.state.scripts import Script
 from tests.support import valkey
@@ -82,7 +83,7 @@ async def test_p0_elsewhere_goes_before_p2_here(server: Server) -> None:
 
 def _heard(server: Server) -> set[str]:
     with server.client() as client:
-        return {name.decode() for name in client.hkeys("{extproc:main}:1:replicas")}
+        return {name.decode() for name in client.hkeys("{extproc:main}:2:replicas")}
 
 
 async def test_a_stopped_store_costs_nobody_more_than_the_deadline_and_the_way_back_is_found(server: Server) -> None:
@@ -120,6 +121,8 @@ async def test_a_slow_store_is_left_alone_until_it_answers_in_time(server: Serve
     async with replica("a", url(proxy)) as a:
         a.arrive()
         await a.until(held=1)
+        async with replica("b", server.url) as b:
+            await eventually(lambda: b.ledger.replicas == 2)  # and is heard of no more
         proxy.delay_s = 0.1
         a.arrive()
         a.end()
@@ -130,11 +133,49 @@ async def test_a_slow_store_is_left_alone_until_it_answers_in_time(server: Serve
         proxy.delay_s = 0.0
         await eventually(lambda: not a.ledger.cut_off)
         results = list(a.calls)
-        with server.client() as client:
-            entry = msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, "a") or b""))
-        assert entry[4] > 0, "it came back without care: others know only what it last said while it was slow"
+        # it comes back with care: others know only what it last said while it was slow
+        await eventually(lambda: _entry(server, "a")[4] > 0)
     assert results.count("late") >= 2
     assert results[-1] == "ok"
+
+
+def _entry(server: Server, replica: str) -> list[float]:
+    with server.client() as client:
+        return list(msgspec.msgpack.decode(bytes(client.hget(KEYS.replicas, replica) or b"")))
+
+
+async def test_a_replica_that_stood_still_returns_with_care(server: Server) -> None:
+    put_state(server, limited(8))
+    async with replica("a", server.url) as a:
+        async with replica("b", server.url) as b:
+            await eventually(lambda: b.ledger.replicas == 2)  # and is heard of no more
+        a.ledger._heard_at -= 2.0
+        a.arrive()
+        await eventually(lambda: _entry(server, "a")[4] > 0)
+        assert a.held == []
+
+
+async def test_a_late_answer_holds_nobody_back_once_all_have_asked_again(server: Server, proxy: TcpProxy) -> None:
+    """It made a replica go alone for a moment; held back for two seconds, its P0 saw P2 go before it elsewhere."""
+    put_state(server, limited(4))
+    async with replica("a", url(proxy)) as a, replica("b", server.url) as b:
+        a.arrive()
+        await a.until(held=1)
+        for _ in range(3):
+            b.arrive()
+        await b.until(held=3)
+        await eventually(lambda: a.ledger.replicas == 2)
+        proxy.delay_s = 0.1
+        a.arrive()
+        a.end()
+        await a.until(held=1)  # alone
+        proxy.delay_s = 0.0
+        a.arrive(P0)
+        b.arrive(P2)
+        await eventually(lambda: a.calls[-3:] == ["ok"] * 3)
+        b.end()
+        await a.until(held=2, within_s=0.7)
+        assert b.held == [P1, P1]
 
 
 async def test_a_cut_line_is_found_again_and_the_limit_still_holds(server: Server, proxy: TcpProxy) -> None:
@@ -221,6 +262,55 @@ async def test_a_lost_leader_is_replaced_within_a_second_and_two_never_lead(serv
             assert b.clock.now() - start <= 1.0
             b.shared.publish(limited(5))
             await eventually(lambda: a.ledger.state.limits == limited(5).limits)
+
+
+async def test_the_leader_is_told_one_mean_per_report_of_a_replica(server: Server) -> None:
+    async with replica("a", server.url, may_lead=True) as a, replica("b", server.url) as b:
+        here, there = Finishing(), Finishing()
+        a.shared.tells(here)
+        b.shared.tells(there)
+        await asyncio.wait_for(a.shared.in_charge.wait(), 1)
+        lead = a.shared.lead
+        assert lead is not None
+        await eventually(lambda: len(lead.counters) == 2)
+        here.traffic.finished(Latency(5.0))
+        for ttft_s in (1.0, 3.0):
+            there.traffic.finished(Latency(4.0, ttft_s))
+        taken: list[Latency] = []
+
+        def both_told() -> bool:
+            taken.extend(a.shared.take_latencies())
+            return len(taken) >= 2
+
+        await eventually(both_told)
+    assert sorted(taken, key=lambda latency: latency.duration_s) == [Latency(4.0, 2.0), Latency(5.0)]
+    assert b.shared.take_latencies() == (Latency(4.0, 1.0), Latency(4.0, 3.0)), "who does not lead goes by its own"
+
+
+class Finishing:
+    """A replica's traffic."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+
+    def demand(self, now: float) -> Demand:
+        return self.traffic.demand(now, (NOTHING,) * 3, (NOTHING,) * 3)
+
+    def take_latencies(self) -> tuple[Latency, ...]:
+        return self.traffic.take_latencies()
+
+    @property
+    def finished(self) -> Finished:
+        return self.traffic.total
+
+
+async def test_replicas_that_go_by_different_policies_hear_of_it(server: Server) -> None:
+    async with replica("a", server.url) as a, replica("b", server.url) as b:
+        a.ledger.goes_by("one")
+        b.ledger.goes_by("two")
+        await eventually(lambda: a.shared.snapshot().differing == b.shared.snapshot().differing == 1)
+        b.ledger.goes_by("one")
+        await eventually(lambda: a.shared.snapshot().differing == b.shared.snapshot().differing == 0)
 
 
 async def test_an_idle_replica_makes_few_calls(server: Server) -> None:

@@ -53,7 +53,7 @@ POOL = PoolSnapshot(
     ghosts=Load(200.0, 1.0),
     drain_per_s=Load(250.0, 0.5),
     engines=ENGINES,
-    share=ShareSnapshot(replicas=2, leading=True, cut_off=False),
+    share=ShareSnapshot(replicas=2, leading=True, cut_off=False, differing=0),
 )
 SERVICE = ServiceSnapshot(
     at=100.0,

@@ -12,15 +12,14 @@ from extproc.account import (
     DEAD_AFTER_S,
     FORGET_AFTER_S,
     HEARD_FOR_S,
-    KEEP_HEARD_S,
+    HELD_BACK_AGAIN_S,
     NO_STATE_AGAIN_S,
-    RAMP_S,
-    REPORT_S,
     Account,
     Report,
     Settled,
 )
 from extproc.capacity import admissible, look_again_s
+from extproc.care import RAMP_S, REPORT_S
 from extproc.model import NOTHING, Load, Priority
 from extproc.ports import Want
 from tests.support.pools import limited, reserving
@@ -44,6 +43,7 @@ class Told:
             seq=self.seqs[replica],
             in_use=(NOTHING, Load(0, held), NOTHING),
             acked=int(more.get("acked", 0)),
+            alone=bool(more.get("alone", 0)),
             returning=bool(more.get("returning", 0)),
             hold_s=more.get("hold_s"),
             ghosts=Load(0, more.get("ghosts", 0)),
@@ -176,7 +176,10 @@ def test_an_entry_older_than_what_its_replica_was_promised_begins_a_generation_o
 
 def test_who_returns_reports_first_and_then_its_cap_rises() -> None:
     told = Told(10)
+    told.now = -1.0
+    told.ask("silent")
     told.ask("a", held=2)
+    told.now = 0.0
     assert told.ask("a", [P1], held=2, returning=1).admitted == 0
     told.now = 0.9
     assert told.ask("a", [P1], held=2).admitted == 0
@@ -186,11 +189,103 @@ def test_who_returns_reports_first_and_then_its_cap_rises() -> None:
     assert told.ask("a", [P1] * 9, held=6).admitted == 4
 
 
-def test_who_is_held_back_by_its_own_cap_holds_up_nobody_else() -> None:
+@pytest.mark.parametrize(
+    ("held_back", "comes", "goes"), [(P0, P2, 0), (P1, P2, 0), (P1, P1, 1), (P1, P0, 1), (P2, P2, 1)]
+)
+def test_who_is_held_back_by_its_own_cap_holds_up_the_less_important_only(
+    held_back: Priority, comes: Priority, goes: int
+) -> None:
     told = Told(10)
-    held_back = told.ask("a", [P0], held=2, returning=1)
-    assert (held_back.admitted, held_back.again_s) == (0, KEEP_HEARD_S)
+    told.ask("b")
+    told.now = 0.1
+    refused = told.ask("a", [held_back], held=2, returning=1, waited=9.0)
+    assert (refused.admitted, refused.again_s) == (0, HELD_BACK_AGAIN_S)
+    told.now = 0.2
+    passing = told.ask("c", [comes])
+    assert passing.admitted == goes
+    assert told.ask("a", held=2).wake == (None if goes else "c")
+
+
+def test_who_is_held_back_keeps_its_place_while_it_is_alone() -> None:
+    told = Told(3)
+    told.ask("b", [P2], held=3)
+    told.now = 0.1
+    told.ask("a", [P0], returning=1)
+    assert told.ask("a", alone=1).wake is None
+    assert told.ask("b", [P2], held=2).admitted == 0
+
+
+def test_nobody_is_woken_who_would_have_to_wait_for_one_that_is_held_back() -> None:
+    told = Told(3)
+    told.ask("b", [P2], held=3)
+    told.now = 0.1
+    told.ask("a", [P0], returning=1)
+    assert told.ask("b", [P2], held=2).wake is None
+    assert told.ask("c").wake is None
+
+
+def test_who_returns_is_held_back_only_until_all_whom_the_account_knew_have_asked_again() -> None:
+    """A late answer made a replica go alone for a moment. Held back by time, its P0 waited for two seconds."""
+    told = Told(10)
+    told.ask("dead")
+    told.now = 5.0
+    told.ask("a", held=2)
+    told.ask("b")
+    told.ask("b", alone=1)
+    told.now = 5.1
+    assert told.ask("a", [P0], held=2, returning=1).admitted == 0
+    told.ask("b", alone=1)
+    assert told.ask("a", [P0], held=2).admitted == 0
+    told.ask("b", returning=1)
+    assert told.ask("a", [P0], held=2).admitted == 1
+
+
+def test_who_returns_twice_still_awaits_those_it_knew_at_first() -> None:
+    told = Told(10)
+    told.ask("a", held=2)
+    told.ask("away", held=2)
+    told.now = 20.0
+    assert told.ask("a", [P0], held=2, returning=1).admitted == 0
+    told.ask("a", held=2, alone=1)
+    told.now = 20.2
+    assert told.ask("a", [P0], held=2, returning=1).admitted == 0
+    told.ask("away", held=4, returning=1)
+    assert told.ask("a", [P0], held=2).admitted == 1
+
+
+def test_a_replica_alone_keeps_its_place_in_the_line_for_a_second() -> None:
+    told = Told(1)
+    told.ask("c", held=1)
+    told.ask("a", [P0])
+    told.now = 0.1
+    told.ask("a", alone=1)
+    assert told.ask("b", [P2]).admitted == 0
+    assert told.ask("c", held=0).wake == "a"
+    told.now = HEARD_FOR_S + 0.01
+    told.ask("a", alone=1)
     assert told.ask("b", [P2]).admitted == 1
+
+
+@pytest.mark.parametrize("returning", [0, 1])
+def test_no_p2_goes_while_the_others_have_not_reported(returning: int) -> None:
+    """After a restart of the store a P2 took the place of one that ended, while a P0 waited at a replica yet unheard."""
+    told = Told(10, generation=None)
+    told.ask("b", held=1)
+    assert told.ask("a", held=4, returning=returning).admitted == 0
+    assert told.ask("a", [P2], held=3).admitted == 0
+    assert told.ask("a", [P1, P2], held=3).admitted == 1
+    told.now = REPORT_S + 0.5
+    told.ask("b", held=1)
+    assert told.ask("a", [P2], held=3).admitted == 1
+
+
+def test_how_many_go_by_another_policy_is_told() -> None:
+    told = Told(4)
+    told.account.ask(0, Report("a", 1, (NOTHING,) * 3, policy="one"))
+    told.account.ask(0, Report("b", 1, (NOTHING,) * 3, policy="two"))
+    settled = told.account.ask(0, Report("c", 1, (NOTHING,) * 3, policy="two"))
+    assert settled is not None
+    assert settled.differing == 1
 
 
 def test_without_a_known_limit_nobody_goes_and_the_question_comes_back_soon() -> None:

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from extproc.admin.state import readiness, state_document
-from extproc.snapshots import ServiceSnapshot, WireSnapshot
+from extproc.snapshots import ServiceSnapshot, ShareSnapshot, WireSnapshot
 from tests.support.snapshots import ENGINES, POOL, SERVICE, service
 
 
@@ -138,6 +138,16 @@ def test_a_refused_policy_file_is_a_warning_but_not_unready() -> None:
         "detail": "policy.yaml: queues[0].timeout: expected a duration",
     }
     assert verdict.document["warnings"] == ["policy.yaml was refused, the last good policy is in force"]
+
+
+def test_a_policy_that_other_replicas_do_not_go_by_is_told() -> None:
+    share = ShareSnapshot(replicas=3, leading=False, cut_off=False, differing=2)
+    verdict = readiness(service(pools=(replace(POOL, share=share),)))
+    told = "pool llama: 2 of 3 replicas go by another policy"
+    assert verdict.ready
+    components = verdict.document["components"]
+    assert components["policy"] == {"ok": False, "detail": f"in force, but {told}"}  # type: ignore[index,call-overload]
+    assert verdict.document["warnings"] == [told]
 
 
 def test_warnings_of_the_wire_are_shown_in_both_places() -> None:
