@@ -17,6 +17,7 @@ PRIORITY_HEADER = "x-priority"
 
 class HeadClass(Struct, frozen=True):
     """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
+    `ours`: nor may a rule on the body yet let it pass untouched.
 
     `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.
     """
@@ -26,6 +27,7 @@ class HeadClass(Struct, frozen=True):
     priority: Priority
     pool: str
     settled: bool
+    ours: bool
     tenant: Tenant
 
 
@@ -40,6 +42,9 @@ class Classifier:
     def __init__(self, policy: Policy) -> None:
         self._rules = policy.classification
         self._reads_body = any(rule.when.model or rule.when.service_tier for rule in policy.classification)
+        self._body_may_bypass = any(
+            rule.bypass and (rule.when.model or rule.when.service_tier) for rule in policy.classification
+        )
         self._trusts_priority = PRIORITY_HEADER in policy.trust.headers
         self._names = {str(priority).lower(): priority for priority in Priority} | _ALIASES
         self._names |= {queue.name.lower(): queue.priority for queue in policy.queues}
@@ -67,6 +72,7 @@ class Classifier:
             priority=priority,
             pool=pool or self._default_pool,
             settled=not self._reads_body and (self._one_pool or pool is not None),
+            ours=not self._body_may_bypass,
             tenant=tenant,
         )
 

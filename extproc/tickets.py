@@ -46,6 +46,7 @@ class Ticket:
         "ended",
         "pool",
         "priority",
+        "refund",
         "tenant",
         "tpot_s",
         "ttft_s",
@@ -75,6 +76,8 @@ class Ticket:
         """Some controller of the pool goes by latency, and this answer's can be read off its chunks."""
         self.ttft_s: float | None = None
         self.tpot_s: float | None = None
+        self.refund: Callable[[], None] | None = None
+        """Gives back what its tenant reserved for it; called where the engine failed it."""
         self.ended: End | None = None
         self._on_end = on_end
 
@@ -88,6 +91,8 @@ class Ticket:
             return False
         self.ended = how
         self._on_end(self, how)
+        if how is End.DROPPED and self.refund is not None:
+            self.refund()
         return True
 
 

@@ -1,4 +1,4 @@
-"""The ledger of one replica, in this process: nothing to install, every ask answered at once."""
+"""The ledger and the quotas of one replica, in this process: nothing to install, every ask answered at once."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 from extproc.account import Account, Report
 from extproc.capacity import Ghosts
 from extproc.clock import Clock
-from extproc.model import NOTHING, Load, PoolState
+from extproc.model import NOTHING, Load, PoolState, Tenant
 from extproc.ports import Ask, Verdicts
+from extproc.quota import UNTOUCHED, Bucket, Due, due, quota_of
 
 
 class LocalLedger:
@@ -64,3 +65,29 @@ class LocalLedger:
         """Puts a new pool state in force and lets the waiters hear of it."""
         self._state = self._account.state = state
         self._wake()
+
+
+class LocalQuota:
+    """Implements `ports.Quota`. Bounded: only tenants that a policy lists have a quota."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+
+    def wait_s(self, tenant: Tenant, tokens: float) -> float:
+        allowance = quota_of(tenant)
+        return self._bucket(tenant).wait_s(due(allowance, tokens), allowance, self._clock.now())
+
+    def reserve(self, tenant: Tenant, tokens: float) -> Callable[[], None]:
+        used = due(quota_of(tenant), tokens)
+        self._use(tenant, used)
+        return lambda: self._use(tenant, used.scaled(-1))
+
+    def left(self, tenant: Tenant) -> tuple[float, float]:
+        return self._bucket(tenant).left(quota_of(tenant), self._clock.now())
+
+    def _bucket(self, tenant: Tenant) -> Bucket:
+        return self._buckets.get(tenant.name, UNTOUCHED)
+
+    def _use(self, tenant: Tenant, used: Due) -> None:
+        self._buckets[tenant.name] = self._bucket(tenant).after(used, self._clock.now())

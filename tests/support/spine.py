@@ -11,7 +11,7 @@ from extproc.config import Policy, parse_policy
 from extproc.dispatcher import Dispatcher
 from extproc.model import Load, PoolState
 from extproc.ports import Observer
-from extproc.state.local import LocalLedger
+from extproc.state.local import LocalLedger, LocalQuota
 
 
 class Spine:
@@ -32,7 +32,7 @@ class Spine:
             random=Random(1),
             new_future=asyncio.get_running_loop().create_future,
         )
-        self.admission = Admission(self.policy, {"default": self.dispatcher}, observer)
+        self.admission = Admission(self.policy, {"default": self.dispatcher}, observer, quota=LocalQuota(clock))
 
     @property
     def running(self) -> float:
