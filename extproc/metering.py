@@ -27,7 +27,7 @@ class Reservation:
             self._settle(answer)
             return answer
         waiting = answer
-        waiting.verdict.add_done_callback(self._on_verdict)
+        waiting.verdict.add_done_callback(self._on_verdict)  # first of all, so it runs before whoever waits goes on
 
         def on_leave(ghost: bool) -> None:
             waiting.leave(ghost=ghost)
