@@ -13,11 +13,12 @@ from extproc.model import Allowance, Tenant
 from extproc.ports import Quota
 from extproc.state.local import LocalQuota
 from tests.support import valkey
+from tests.support.eventually import eventually
 from tests.support.shared import quota_replica
 
-TEN = Tenant("ten", quota=Allowance(requests_per_s=10, burst_s=1))
-"""Ten requests at once, and then one every 0.1 s."""
-TOKENS = Tenant("tokens", quota=Allowance(tokens_per_s=1000, burst_s=1))
+TEN = Tenant("ten", quota=Allowance(requests_per_s=2, burst_s=5))
+"""Ten requests at once, and then one every half second."""
+TOKENS = Tenant("tokens", quota=Allowance(tokens_per_s=100, burst_s=10))
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +43,10 @@ async def test_as_much_as_the_burst_goes_at_once_and_the_next_when_it_has_refill
         assert quota.wait_s(TEN, 5) == 0
         quota.reserve(TEN, 5)
     again_s = quota.wait_s(TEN, 5)
-    assert 0.05 < again_s <= 0.1
-    await asyncio.sleep(again_s + 0.01)
-    assert quota.wait_s(TEN, 5) == 0
+    assert 0.3 < again_s <= 0.5
+    await asyncio.sleep(again_s / 2)
+    assert 0 < quota.wait_s(TEN, 5) <= again_s * 0.6
+    await eventually(lambda: quota.wait_s(TEN, 5) == 0, within_s=again_s)
 
 
 async def test_asking_reserves_nothing(quota: Quota) -> None:
@@ -56,15 +58,15 @@ async def test_asking_reserves_nothing(quota: Quota) -> None:
 
 async def test_what_is_given_back_may_be_used_at_once(quota: Quota) -> None:
     gives_back = [quota.reserve(TOKENS, 250) for _ in range(4)]
-    assert quota.wait_s(TOKENS, 250) > 0.2
+    assert quota.wait_s(TOKENS, 250) > 2
     gives_back[0]()
     assert quota.wait_s(TOKENS, 250) == 0
-    assert 250 <= quota.left(TOKENS)[0] < 400
+    assert 250 <= quota.left(TOKENS)[0] < 300
 
 
 async def test_tenants_have_nothing_to_do_with_each_other(quota: Quota) -> None:
     quota.reserve(TOKENS, 1000)
-    assert quota.wait_s(TOKENS, 1) > 0 or quota.left(TOKENS)[0] < 100
+    assert quota.left(TOKENS)[0] < 50
     assert quota.wait_s(TEN, 1) == 0
 
 
@@ -72,5 +74,5 @@ async def test_a_reservation_that_overruns_is_owed(quota: Quota) -> None:
     quota.reserve(TOKENS, 1000)
     quota.reserve(TOKENS, 1000)
     await asyncio.sleep(0.05)  # a shared one has heard by now
-    assert 0.7 < quota.wait_s(TOKENS, 1) < 1.1
+    assert 9 < quota.wait_s(TOKENS, 1) < 10.1
     assert quota.left(TOKENS)[0] == 0

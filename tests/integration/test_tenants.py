@@ -112,3 +112,22 @@ async def test_an_anthropic_client_hears_401_in_its_own_shape() -> None:
         reply = await client.post(json.dumps(CHAT).encode(), path="/v1/messages", headers={"x-api-key": "wrong"})
     assert reply.status == 401
     assert reply.json["error"]["type"] == "authentication_error"
+
+
+async def test_a_tenant_above_its_quota_hears_429_and_when_it_has_refilled_and_others_go_on() -> None:
+    quota = TENANTS.replace("priority: P0", "quota: {requestsPerMinute: 2}")
+    async with gateway(POOL % "keep" + quota) as (engine, client):
+        key = {"authorization": f"Bearer {KEY}"}
+        replies = [await client.post(headers=key) for _ in range(3)]
+        assert (await client.post()).status == 200
+        [tenant] = (await client.state())["tenants"]
+        metrics = await client.admin("/metrics")
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    refused = replies[-1]
+    assert refused.headers["x-extproc-reason"] == "quota"
+    assert 25 <= int(refused.headers["retry-after"]) <= 30
+    assert refused.json["error"]["code"] == "rate_limit_exceeded"
+    assert len(engine.headers) == 3
+    assert (tenant["name"], tenant["tokens_per_minute"], tenant["requests_per_minute"]) == ("team-a", None, 2.0)
+    assert 0 <= tenant["requests_left"] < 1
+    assert 'extproc_requests_total{outcome="quota",pool="main",priority="P1"} 1.0' in metrics
