@@ -113,6 +113,13 @@ def _knows_follower(client: object) -> bool:
         "redis://:secret@host:port",
         "redis+sentinel://:secret@host",
         "redis+sentinel://:secret@host:x/main",
+        "redis://:secret@host?ssl_ca_cert=/typing/error",
+        "redis://:secret@host?protocol=9",
+        "redis+cluster://:secret@host?no_such_option=1",
+        "redis+sentinel://:secret@host/main?no_such_option=1",
+        "rediss://:secret@host?ssl_ca_certs=/nowhere.pem",
+        "rediss+sentinel://:secret@host/main?ssl_ca_certs=/nowhere.pem",
+        "rediss+cluster://:secret@host?ssl_ca_certs=/nowhere.pem",
         "secret",
     ],
 )
