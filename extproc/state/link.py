@@ -154,9 +154,8 @@ class Link:
             raise StateUnavailable("cluster", "no node of the cluster is known")
         given = node.connection_kwargs
         settings = {k: v for k, v in given.items() if k in _NODE_SETTINGS or k.startswith("ssl_")}
-        return Redis(
-            host=node.host, port=int(node.port), ssl=given.get("connection_class") is SSLConnection, **settings
-        )
+        tls = issubclass(node.connection_class, SSLConnection)
+        return Redis(host=node.host, port=int(node.port), ssl=tls, retry=_no_retry(), **settings)
 
 
 _NODE_SETTINGS = frozenset(
@@ -164,12 +163,16 @@ _NODE_SETTINGS = frozenset(
 )
 
 
+def _no_retry() -> Retry:
+    return Retry(NoBackoff(), 0)
+
+
 def client_of(url: str) -> Redis | RedisCluster:
     """The client for a URL, its options tried. Raises BadUrl."""
     settings: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": None,  # every call has a time-out of its own
-        "retry": Retry(NoBackoff(), 0),
+        "retry": _no_retry(),
     }
     try:
         client = _client(url, settings)
