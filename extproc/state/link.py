@@ -78,7 +78,7 @@ class Subscription(Protocol):
 def kind_of(error: Exception) -> str:
     """A short label of what went wrong. The server's own word comes first: a script's error, and one that ended a connection's
     greeting, carries it somewhere in its text."""
-    words = (word.strip(":,'") for word in str(error).split())
+    words = (word.strip(":,'-") for word in str(error).split())
     if said := next((_WORDS[word] for word in words if word in _WORDS), None):
         return said
     return next((kind for known, kind in _KINDS if isinstance(error, known)), "error")
