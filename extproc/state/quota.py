@@ -29,8 +29,6 @@ from extproc.state.watch import Watch
 
 TELL_EVERY_S = 0.1
 TRY_AGAIN_S = 0.25
-"""Doubled at each try that fails, up to `TRY_AGAIN_AT_MOST_S`: there may be many tenants, each with its own calls."""
-TRY_AGAIN_AT_MOST_S = 2.0
 _ABANDON_S = 1.0
 _LAST_WORD_S = 0.2
 _QUOTA = Script("quota")
@@ -72,6 +70,7 @@ class SharedQuota:
         self._replicas = replicas
         self._accounts: dict[str, _Account] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._trying = asyncio.Lock()
 
     def wait_s(self, tenant: Tenant, tokens: float) -> float:
         account, allowance = self._account(tenant), quota_of(tenant)
@@ -127,14 +126,22 @@ class SharedQuota:
 
     async def _tell(self, account: _Account) -> None:
         """While there is something to tell, or nothing to be heard."""
-        again_s = TRY_AGAIN_S
         try:
             while not account.settled:
-                await self._call(account)
-                await asyncio.sleep(again_s if account.alone else TELL_EVERY_S)
-                again_s = min(2 * again_s, TRY_AGAIN_AT_MOST_S) if account.alone else TRY_AGAIN_S
+                if account.alone:
+                    await self._try_again(account)
+                else:
+                    await self._call(account)
+                    await asyncio.sleep(TELL_EVERY_S)
         finally:
             account.telling = False
+
+    async def _try_again(self, account: _Account) -> None:
+        """One at a time, however many tenants there are: a store in trouble is not stormed."""
+        async with self._trying:
+            await self._call(account)
+            if account.alone:
+                await asyncio.sleep(TRY_AGAIN_S)
 
     async def _call(self, account: _Account) -> None:
         now = self._clock.now()

@@ -128,6 +128,23 @@ async def test_without_the_store_each_gives_its_part_and_the_way_back_is_found(s
         assert requests_left(a, SLOW) == 20, "what it let through meanwhile it has told"
 
 
+async def test_many_tenants_do_not_storm_a_store_that_is_gone_and_all_are_back_at_once(proxy: TcpProxy) -> None:
+    tenants = [Tenant(f"t{number}", quota=SLOW.quota) for number in range(50)]
+    calls = Calls()
+    async with quota_replica("a", url(proxy), calls=calls) as a:
+        await proxy.cut()
+        for tenant in tenants:
+            a.reserve(tenant, 1)
+        await eventually(lambda: all(alone(a, tenant) for tenant in tenants))
+        before = len(calls.results)
+        await asyncio.sleep(1)
+        assert len(calls.results) - before <= 5
+        await proxy.start()
+        start = asyncio.get_running_loop().time()
+        await eventually(lambda: all(a._account(tenant).settled for tenant in tenants))
+        assert asyncio.get_running_loop().time() - start < 1.5
+
+
 async def test_what_was_used_alone_fades_as_the_part_refills(proxy: TcpProxy) -> None:
     async with quota_replica("a", url(proxy), replicas=2) as a:
         take(a, FAST)
