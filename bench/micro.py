@@ -17,6 +17,7 @@ from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
 from extproc.model import End, HeaderChanges, Load, PoolState, Priority
 from extproc.pools import Pool
+from extproc.state.local import LocalQuota
 from extproc.tickets import Ticket
 from extproc.wire import codec
 from extproc.wire.events import Kind
@@ -70,7 +71,8 @@ def build_admission(policy: Policy, metrics: Metrics) -> Admission:
     pools = [Pool(p, policy, scrape=False, clock=clock, observer=metrics, wall=clock.now) for p in policy.pools]
     for pool in pools:
         pool.publisher.publish(_ample(pool))
-    return Admission(policy, {pool.name: pool.dispatcher for pool in pools}, metrics)
+    dispatchers = {pool.name: pool.dispatcher for pool in pools}
+    return Admission(policy, dispatchers, metrics, quota=LocalQuota(clock))
 
 
 def _ample(pool: Pool) -> PoolState:

@@ -18,15 +18,20 @@ from extproc.cost import estimate, read_body, surely_too_large, unread_length
 from extproc.dispatcher import Dispatcher
 from extproc.errors import ConfigError, Problem
 from extproc.identity import Identity
-from extproc.model import DEFAULT_TENANT, BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.metering import Reservation
+from extproc.model import DEFAULT_TENANT, Api, BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
 from extproc.outcomes import MESSAGES
 from extproc.patience import Patience
-from extproc.ports import Observer
+from extproc.ports import Observer, Quota
 from extproc.retries import is_retry
+from extproc.retry_after import refill_retry_after_s
 from extproc.submission import Submission
 from extproc.tenants import TENANT_HEADER, Tenants
 from extproc.tickets import Ticket, Waiting
 from extproc.unfold import codings, unfold
+
+_LEAST_TOKENS = 1.0
+"""What a request takes at least: who cannot use even that is refused before its body is here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,7 @@ class Admission:
         dispatchers: Mapping[str, Dispatcher],
         observer: Observer,
         *,
+        quota: Quota,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         """`environment`: where `upstreamAuth: env:NAME` looks. Raises ConfigError where a variable is not set."""
@@ -71,6 +77,7 @@ class Admission:
         self._identity = Identity(policy.trust.session)
         self._dispatchers = dispatchers
         self._observer = observer
+        self._quota = quota
         self._changes = {
             (pool.name, priority): _header_changes(priority, _credentials(pool, environment))
             for pool in policy.pools
@@ -87,6 +94,9 @@ class Admission:
         if tenant is None:
             self._observer.decided(Outcome.UNAUTHENTICATED, None, "", waited_s=0.0)
             return Rejection(Outcome.UNAUTHENTICATED, MESSAGES[Outcome.UNAUTHENTICATED], head_class.api)
+        if tenant.quota is not None and head_class.ours and (refill_s := self._quota.wait_s(tenant, _LEAST_TOKENS)) > 0:
+            priority, pool = (head_class.priority, head_class.pool) if head_class.settled else (None, "")
+            return self._over_quota(refill_s, head_class.api, priority, pool)
         if head_class.settled:
             submission = self._submission(head, head_class, head_class.priority, head_class.pool, self._unseen(head))
             who = partial(self._identity.key, head, tenant, None)
@@ -113,7 +123,21 @@ class Admission:
         most = dispatcher.state.engine_max_tokens
         if facts is not None and most is not None and surely_too_large(facts, most):
             return dispatcher.refuse(Outcome.TOO_LARGE, submission)
-        return dispatcher.submit(submission)
+        if submission.tenant.quota is None:
+            return dispatcher.submit(submission)
+        return self._submit_metered(dispatcher, submission)
+
+    def _submit_metered(self, dispatcher: Dispatcher, submission: Submission) -> Ticket | Waiting | Rejection:
+        """Of a tenant that has a quota: what the request is likely to take is reserved before it may wait or go."""
+        tenant, tokens = submission.tenant, submission.cost.load.tokens
+        if (refill_s := self._quota.wait_s(tenant, tokens)) > 0:
+            return self._over_quota(refill_s, submission.api, submission.priority, dispatcher.pool)
+        return Reservation(self._quota.reserve(tenant, tokens)).follow(dispatcher.submit(submission))
+
+    def _over_quota(self, refill_s: float, api: Api, priority: Priority | None, pool: str) -> Rejection:
+        self._observer.decided(Outcome.QUOTA, priority, pool, waited_s=0.0)
+        after_s = refill_retry_after_s(refill_s, self._policy.retry_after)
+        return Rejection(Outcome.QUOTA, MESSAGES[Outcome.QUOTA], api, after_s, priority, pool)
 
     def header_changes(self, ticket: Ticket) -> HeaderChanges:
         """What an admitted request's headers become on the way to the engine."""

@@ -157,6 +157,7 @@ class Service:
                 warnings=self._wire.warnings,
             ),
             pools=self._pools.snapshots(),
+            tenants=self._pools.tenant_snapshots(),
             draining=self._draining,
             loop_lag_s=self._lag.worst_s(),
         )

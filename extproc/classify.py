@@ -21,6 +21,7 @@ _NO_FACTS = BodyFacts()
 
 class HeadClass(Struct, frozen=True):
     """What the headers decide. `settled`: the body can change neither priority nor pool, so these are final.
+    `ours`: nor may a rule on the body yet let it pass untouched.
 
     `generates`: the answer is generated tokens, which take capacity too; False for embeddings and the like.
     `open_rules`: those whose conditions on the headers hold, in order; the body may have a word in each.
@@ -31,6 +32,7 @@ class HeadClass(Struct, frozen=True):
     priority: Priority
     pool: str
     settled: bool
+    ours: bool
     tenant: Tenant
     open_rules: tuple[ClassificationRule, ...] = ()
 
@@ -46,6 +48,9 @@ class Classifier:
     def __init__(self, policy: Policy) -> None:
         self._rules = policy.classification
         self._reads_body = any(rule.when.model or rule.when.service_tier for rule in policy.classification)
+        self._body_may_bypass = any(
+            rule.bypass and (rule.when.model or rule.when.service_tier) for rule in policy.classification
+        )
         self._trusts_priority = PRIORITY_HEADER in policy.trust.headers
         self._names = {str(priority).lower(): priority for priority in Priority} | _ALIASES
         self._names |= {queue.name.lower(): queue.priority for queue in policy.queues}
@@ -74,6 +79,7 @@ class Classifier:
             priority=priority,
             pool=pool or self._default_pool,
             settled=not self._reads_body and (self._one_pool or pool is not None),
+            ours=not self._body_may_bypass,
             tenant=tenant,
             open_rules=open_rules,
         )

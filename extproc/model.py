@@ -30,11 +30,23 @@ PRIORITIES = tuple(Priority)
 
 
 @dataclass(frozen=True, slots=True)
+class Allowance:
+    """A quota: what may be used per second, inf where there is no bound. `burst_s`: after a pause so many seconds' worth may
+    be used at once."""
+
+    tokens_per_s: float = math.inf
+    requests_per_s: float = math.inf
+    burst_s: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
-    """Who pays. `weight`: its share of a contended priority in proportion to the other tenants' weights."""
+    """Who pays. `weight`: its share of a contended priority in proportion to the other tenants' weights. `quota` None:
+    it may use what there is."""
 
     name: str = "default"
     weight: float = 1.0
+    quota: Allowance | None = None
 
 
 DEFAULT_TENANT = Tenant()
@@ -57,6 +69,7 @@ class Outcome(StrEnum):
     QUEUE_TIMEOUT = "queue-timeout"
     EARLY_DROP = "early-drop"
     DEADLINE = "deadline"
+    QUOTA = "quota"
     UNAUTHENTICATED = "unauthenticated"
     TOO_LARGE = "too-large"
     UNAVAILABLE = "unavailable"

@@ -15,11 +15,13 @@ from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
 from extproc.engines.scraper import EngineStatus, Scraper
 from extproc.levels import Levels
+from extproc.metering import tenant_snapshots
 from extproc.model import UNLIMITED, PoolState, Priority
-from extproc.ports import Observer, Publisher
-from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot
-from extproc.state.local import LocalLedger
+from extproc.ports import Observer, Publisher, Quota
+from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot, TenantSnapshot
+from extproc.state.local import LocalLedger, LocalQuota
 from extproc.state.redis import RedisState
+from extproc.tenants import tenant_of
 
 ENVOY_MARGIN_S = 1.0
 """No wait comes closer to Envoy's maximum than this: a late answer would let the request pass."""
@@ -209,6 +211,8 @@ class Pools:
         self._observer = observer
         self._wall = wall
         self._pools: dict[str, Pool] = {}
+        self._shared_quota = store.quota(self._replicas) if store else None
+        self._quota: Quota = self._shared_quota or LocalQuota(clock)
         self._running: set[Pool] = set()
         self._changed = asyncio.Event()
         self.use(policy)
@@ -221,7 +225,7 @@ class Pools:
         """
         named = {pool.name: self._pools.get(pool.name) or self._new(pool, policy) for pool in policy.pools}
         dispatchers = {name: pool.dispatcher for name, pool in named.items()}
-        admission = Admission(policy, dispatchers, self._observer, environment=self._environment)
+        admission = Admission(policy, dispatchers, self._observer, quota=self._quota, environment=self._environment)
         for pool in policy.pools:
             if pool.name in self._pools:
                 named[pool.name].use(pool, policy)
@@ -246,6 +250,8 @@ class Pools:
     async def run(self) -> None:
         """Until cancelled. A bug in any pool's loop ends it all, loudly."""
         async with asyncio.TaskGroup() as tasks:
+            if self._shared_quota is not None:
+                tasks.create_task(self._shared_quota.run(), name="quotas")
             while True:
                 self._changed.clear()
                 for pool in self._pools.values():
@@ -277,3 +283,10 @@ class Pools:
     def snapshots(self) -> tuple[PoolSnapshot, ...]:
         """Those in force in the policy's order, then those that leave."""
         return tuple(pool.snapshot() for pool in self._pools.values())
+
+    def tenant_snapshots(self) -> tuple[TenantSnapshot, ...]:
+        return tenant_snapshots(map(tenant_of, self.policy.tenants), self._quota)
+
+    def _replicas(self) -> int:
+        """Of this service, as last heard over any pool."""
+        return max((pool.shared.ledger.replicas for pool in self._pools.values() if pool.shared), default=1)

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from extproc.model import NOTHING, Demand, End, Finished, Fleet, Latency, Load, Outcome, PoolState, Priority
+from extproc.model import NOTHING, Demand, End, Finished, Fleet, Latency, Load, Outcome, PoolState, Priority, Tenant
 
 
 class Want(Struct, frozen=True, gc=False):
@@ -65,6 +65,20 @@ class Ledger(Protocol):
     @property
     def total(self) -> Load:
         """The pool's load in use over all replicas, ghost load included, as last heard."""
+
+
+class Quota(Protocol):
+    """What tenants that have a quota use of it. An implementation answers at once, from what it knows: what is behind it
+    hears of it afterwards."""
+
+    def wait_s(self, tenant: Tenant, tokens: float) -> float:
+        """Seconds until a request of so many tokens fits; 0: it fits now. Reserves nothing."""
+
+    def reserve(self, tenant: Tenant, tokens: float) -> Callable[[], None]:
+        """One request of so many tokens, whether it fits or not. The answer gives it back, and is called once at most."""
+
+    def left(self, tenant: Tenant) -> tuple[float, float]:
+        """Tokens and requests that it may still use now, as far as is known here; inf where they are not limited."""
 
 
 class Publisher(Protocol):

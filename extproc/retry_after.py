@@ -127,6 +127,11 @@ class Returns:
         return Place(open_to.earliest_s + line_s, span_s, takes_s)
 
 
+def refill_retry_after_s(refill_s: float, policy: RetryAfterPolicy) -> float:
+    """Until a quota has refilled. Not spread: earlier is too early, and only clients of one tenant are sent back to that moment."""
+    return max(policy.min_s, min(refill_s, policy.max_s))
+
+
 def draining_retry_after_s(*, chance: float) -> float:
     """1 to 3 s, spread: another replica serves as soon as Envoy has noticed."""
     return 1.0 + 2.0 * chance

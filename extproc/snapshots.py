@@ -5,10 +5,11 @@ Priorities are positions: index 0 is P0. None means unknown, never zero; a load'
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from extproc.model import NOTHING, EngineSample, Load, PoolState
+from extproc.model import NOTHING, Allowance, EngineSample, Load, PoolState
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,23 @@ class PoolSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class TenantSnapshot:
+    """A tenant that has a quota, and what it may still use now, as far as this replica knows; inf where it is not limited."""
+
+    name: str
+    quota: Allowance
+    tokens_left: float
+    requests_left: float
+
+    @property
+    def share_left(self) -> float:
+        """Of its burst, the smaller of the two: 0..1."""
+        whole = (self.quota.tokens_per_s * self.quota.burst_s, self.quota.requests_per_s * self.quota.burst_s)
+        left = (self.tokens_left, self.requests_left)
+        return min((part / all_ for part, all_ in zip(left, whole, strict=True) if all_ < math.inf), default=1.0)
+
+
+@dataclass(frozen=True, slots=True)
 class PolicySnapshot:
     """The policy in force. `hash`: short, the same for the same policy. `loaded_at`: seconds since the epoch.
 
@@ -113,6 +131,7 @@ class ServiceSnapshot:
     policy: PolicySnapshot
     wire: WireSnapshot
     pools: tuple[PoolSnapshot, ...] = ()
+    tenants: tuple[TenantSnapshot, ...] = ()
     draining: bool = False
     loop_lag_s: float | None = None
 

@@ -5,10 +5,11 @@ Keys are never kept, only their SHA-256: what a policy, a log or a memory dump s
 
 from __future__ import annotations
 
+import math
 from hashlib import sha256
 
-from extproc.config import Auth, Policy
-from extproc.model import DEFAULT_TENANT, RequestHead, Tenant
+from extproc.config import Auth, Policy, QuotaPolicy, TenantPolicy
+from extproc.model import DEFAULT_TENANT, Allowance, RequestHead, Tenant
 
 TENANT_HEADER = "x-tenant-id"
 KEY_PREFIX = "sha256:"
@@ -24,7 +25,7 @@ class Tenants:
     """
 
     def __init__(self, policy: Policy) -> None:
-        self._listed = {tenant.name: Tenant(tenant.name, tenant.weight) for tenant in policy.tenants}
+        self._listed = {tenant.name: tenant_of(tenant) for tenant in policy.tenants}
         self._by_digest = {
             bytes.fromhex(key.removeprefix(KEY_PREFIX)): self._listed[tenant.name]
             for tenant in policy.tenants
@@ -64,6 +65,19 @@ class Tenants:
         if not name:
             return None
         return self._listed.get(name) or Tenant(bounded_name(name))
+
+
+def tenant_of(policy: TenantPolicy) -> Tenant:
+    return Tenant(policy.name, policy.weight, None if policy.quota is None else allowance_of(policy.quota))
+
+
+def allowance_of(quota: QuotaPolicy) -> Allowance:
+    tokens, requests = quota.tokens_per_minute, quota.requests_per_minute
+    return Allowance(
+        tokens_per_s=math.inf if tokens is None else tokens / 60,
+        requests_per_s=math.inf if requests is None else requests / 60,
+        burst_s=float(quota.burst_s),
+    )
 
 
 def presented_key(head: RequestHead) -> str | None:

@@ -39,6 +39,8 @@ class Ticket(Struct, eq=False, kw_only=True):
     ttft_s: float | None = None
     tpot_s: float | None = None
     ended: End | None = None
+    refund: Callable[[], None] | None = None
+    """Gives back what its tenant reserved for it; called where the engine failed it."""
 
     def timed(self, *, ttft_s: float | None, tpot_s: float | None) -> None:
         """What was measured of the whole answer, to be called before `end`. None: could not be told."""
@@ -50,6 +52,8 @@ class Ticket(Struct, eq=False, kw_only=True):
             return False
         self.ended = how
         self.on_end(self, how)
+        if how is End.DROPPED and self.refund is not None:
+            self.refund()
         return True
 
 

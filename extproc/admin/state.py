@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 from extproc import __version__
 from extproc.model import PRIORITIES, EngineSample, Load, Priority
-from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, ShareSnapshot
+from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, ShareSnapshot, TenantSnapshot
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 Requests: TypeAlias = Mapping[str, Mapping[str, Mapping[str, int]]]
@@ -48,6 +48,18 @@ def state_document(
             _pool(pool, snapshot.at, requests=requests.get(pool.name, {}), retries=retries.get(pool.name, {}))
             for pool in snapshot.pools
         ],
+        "tenants": [_tenant(tenant) for tenant in snapshot.tenants],
+    }
+
+
+def _tenant(tenant: TenantSnapshot) -> dict[str, Json]:
+    return {
+        "name": tenant.name,
+        "tokens_per_minute": _number(tenant.quota.tokens_per_s * 60),
+        "requests_per_minute": _number(tenant.quota.requests_per_s * 60),
+        "burst_s": tenant.quota.burst_s,
+        "tokens_left": _number(tenant.tokens_left),
+        "requests_left": _number(tenant.requests_left),
     }
 
 

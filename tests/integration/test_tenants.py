@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from hashlib import sha256
+from pathlib import Path
 
 import openai
 import pytest
@@ -13,6 +14,7 @@ import yaml
 
 from extproc.files import envoy_yaml
 from extproc.sim.stack import Stack, StackOptions
+from tests.support import valkey
 from tests.support.counting_engine import CountingEngine, counting_engine
 from tests.support.gateway import CHAT, Gateway, gateway_of
 
@@ -24,9 +26,13 @@ TENANTS = f'tenants: [{{name: team-a, priority: P0, keys: ["sha256:{DIGEST}"]}}]
 
 
 @asynccontextmanager
-async def gateway(policy: str, *, envoy: str | None = None) -> AsyncIterator[tuple[CountingEngine, Gateway]]:
+async def gateway(
+    policy: str, *, envoy: str | None = None, replicas: int = 1, serve: tuple[str, ...] = ()
+) -> AsyncIterator[tuple[CountingEngine, Gateway]]:
     async with counting_engine(0.01) as engine:
-        options = StackOptions(policy=policy, engine_addresses=(engine.address,), envoy_yaml=envoy)
+        options = StackOptions(
+            policy=policy, engine_addresses=(engine.address,), envoy_yaml=envoy, replicas=replicas, serve_args=serve
+        )
         async with Stack(options) as stack, gateway_of(stack) as client:
             yield engine, client
 
@@ -112,3 +118,36 @@ async def test_an_anthropic_client_hears_401_in_its_own_shape() -> None:
         reply = await client.post(json.dumps(CHAT).encode(), path="/v1/messages", headers={"x-api-key": "wrong"})
     assert reply.status == 401
     assert reply.json["error"]["type"] == "authentication_error"
+
+
+async def test_a_tenant_above_its_quota_hears_429_and_when_it_has_refilled_and_others_go_on() -> None:
+    quota = TENANTS.replace("priority: P0", "quota: {requestsPerMinute: 2}")
+    async with gateway(POOL % "keep" + quota) as (engine, client):
+        key = {"authorization": f"Bearer {KEY}"}
+        replies = [await client.post(headers=key) for _ in range(3)]
+        assert (await client.post()).status == 200
+        [tenant] = (await client.state())["tenants"]
+        metrics = await client.admin("/metrics")
+    assert [reply.status for reply in replies] == [200, 200, 429]
+    refused = replies[-1]
+    assert refused.headers["x-extproc-reason"] == "quota"
+    assert 25 <= int(refused.headers["retry-after"]) <= 30
+    assert refused.json["error"]["code"] == "rate_limit_exceeded"
+    assert len(engine.headers) == 3
+    assert (tenant["name"], tenant["tokens_per_minute"], tenant["requests_per_minute"]) == ("team-a", None, 2.0)
+    assert 0 <= tenant["requests_left"] < 1
+    assert 'extproc_requests_total{outcome="quota",pool="main",priority="P1"} 1.0' in metrics
+
+
+async def test_a_quota_is_one_over_all_replicas(tmp_path: Path) -> None:
+    quota = "tenants: [{name: default, quota: {requestsPerMinute: 20}}]\n"
+    with valkey.running(tmp_path, port=valkey.free_port()) as store:
+        async with gateway(POOL % "keep" + quota, replicas=2, serve=("--redis-url", store.url)) as (engine, client):
+            replies = [await client.post() for _ in range(60)]
+            states = [await client.http.get(f"{url}/state") for url in client.stack.admin_urls.values()]
+            left = [(await state.json())["tenants"][0]["requests_left"] for state in states]
+    served = [reply.status for reply in replies].count(200)
+    assert 20 <= served <= 24, "and what has refilled, or gone by the other replica between two calls"
+    assert len(engine.headers) == served
+    assert max(left) < 2
+    assert {reply.headers["x-extproc-reason"] for reply in replies if reply.status != 200} == {"quota"}

@@ -11,6 +11,7 @@ from extproc.model import NOTHING, Load, PoolState, Priority
 from extproc.ports import Ask, Verdicts, Want
 from extproc.state.asking import SharedLedger
 from extproc.state.link import Link
+from extproc.state.quota import SharedQuota
 from extproc.state.redis import RedisState, SharedPool
 from extproc.state.scripts import keys_of, pack_state
 from tests.support.valkey import Server
@@ -122,4 +123,22 @@ async def replica(name: str, url: str, *, may_lead: bool = False) -> AsyncIterat
         await state.close()
 
 
-__all__ = ["KEYS", "POOL", "PREFIX", "Link", "Node", "put_state", "replica"]
+@asynccontextmanager
+async def quota_replica(
+    name: str, url: str, *, replicas: int = 1, calls: Calls | None = None
+) -> AsyncIterator[SharedQuota]:
+    """The quotas of one replica, that believes there are `replicas`."""
+    clock = LoopClock(asyncio.get_running_loop())
+    state = RedisState(url, PREFIX, process=name, clock=clock, watch=calls or Calls(), may_lead=False)
+    quota = state.quota(lambda: replicas)
+    running = asyncio.ensure_future(quota.run())
+    await asyncio.sleep(0)
+    try:
+        yield quota
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await state.close()
+
+
+__all__ = ["KEYS", "POOL", "PREFIX", "Link", "Node", "put_state", "quota_replica", "replica"]

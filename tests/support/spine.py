@@ -11,7 +11,7 @@ from extproc.dispatcher import Dispatcher
 from extproc.levels import Levels
 from extproc.model import Load, PoolState
 from extproc.ports import Observer
-from extproc.state.local import LocalLedger
+from extproc.state.local import LocalLedger, LocalQuota
 
 
 class Spine:
@@ -33,7 +33,7 @@ class Spine:
             wall=clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
-        self.admission = Admission(self.policy, {"default": self.dispatcher}, observer)
+        self.admission = Admission(self.policy, {"default": self.dispatcher}, observer, quota=LocalQuota(clock))
 
     @property
     def running(self) -> float:

@@ -229,9 +229,9 @@ def test_a_body_of_very_many_values_is_costed_by_its_length_and_soon(value: byte
     """They took the event loop a microsecond each: with a few such bodies Envoy let everybody pass."""
     count = (4 << 20) // (len(value) + 1)
     body = b'{"model": "m", "max_tokens": 7, "n": 2, "messages": [[],' + b",".join([value] * count) + b"]}"
-    start = time.perf_counter()
+    start = time.thread_time()
     read = read_body(body, POLICY)
-    assert time.perf_counter() - start < 0.15
+    assert time.thread_time() - start < 0.15
     assert read is not None
     assert (read.model, read.prompt_tokens, read.max_output_tokens, read.sequences) == ("m", None, 7, 2)
     cost = estimate(read, POLICY, length_bytes=len(body), generates=True, expected_output_tokens=None)

@@ -79,9 +79,9 @@ def test_the_first_name_present_wins() -> None:
 
 def test_a_megabyte_of_blanks_is_read_in_no_time() -> None:
     """Two neighbouring patterns for blanks took time in the square of their number: the event loop stood still."""
-    start = time.perf_counter()
+    start = time.thread_time()
     assert _values("x:a" + " " * 1_000_000 + "\n") == []
-    assert time.perf_counter() - start < 1.0
+    assert time.thread_time() - start < 1.0
 
 
 def test_a_page_of_endless_series_is_no_sample() -> None:

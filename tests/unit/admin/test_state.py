@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,8 @@ import msgspec
 import pytest
 
 from extproc.admin.state import readiness, state_document
-from extproc.snapshots import ServiceSnapshot, ShareSnapshot, WireSnapshot
+from extproc.model import Allowance
+from extproc.snapshots import ServiceSnapshot, ShareSnapshot, TenantSnapshot, WireSnapshot
 from tests.support.snapshots import ENGINES, POOL, SERVICE, service
 
 
@@ -78,6 +80,22 @@ def test_engines_with_age_values_and_last_error() -> None:
     assert (second["kv_usage"], second["running"], second["age_s"]) == (None, None, None)
     assert (second["result"], second["last_error"]) == ("refused", "connection refused")
     assert first.keys() == second.keys()
+
+
+def test_tenants_that_have_a_quota() -> None:
+    quota = Allowance(tokens_per_s=1000, burst_s=30)
+    seen = document(service(tenants=(TenantSnapshot("team-a", quota, tokens_left=7500, requests_left=math.inf),)))
+    assert seen["tenants"] == [
+        {
+            "name": "team-a",
+            "tokens_per_minute": 60000.0,
+            "requests_per_minute": None,
+            "burst_s": 30.0,
+            "tokens_left": 7500.0,
+            "requests_left": None,
+        }
+    ]
+    assert document()["tenants"] == []
 
 
 def test_numbers_that_json_lacks_are_null() -> None:
