@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from types import MappingProxyType
+from typing import Protocol
 
 from extproc.admission import Admission
 from extproc.clock import Clock
@@ -17,14 +18,40 @@ from extproc.engines.scraper import EngineStatus, Scraper
 from extproc.levels import Levels
 from extproc.metering import tenant_snapshots
 from extproc.model import UNLIMITED, PoolState, Priority
-from extproc.ports import Observer, Publisher, Quota
+from extproc.ports import FleetSource, Observer, Publisher, Quota
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot, TenantSnapshot
 from extproc.state.local import LocalLedger, LocalQuota
-from extproc.state.redis import RedisState
+from extproc.state.quota import SharedQuota
+from extproc.state.redis import SharedPool
 from extproc.tenants import tenant_of
 
 ENVOY_MARGIN_S = 1.0
 """No wait comes closer to Envoy's maximum than this: a late answer would let the request pass."""
+
+
+class Engines(FleetSource, Protocol):
+    """A pool's engines as something watches them: `Scraper`, over HTTP."""
+
+    def use(self, policy: EnginesPolicy, *, stale_after_s: float) -> None: ...
+
+    def statuses(self) -> tuple[EngineStatus, ...]: ...
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+
+
+class Watch(Protocol):
+    """Makes the `Engines` of one pool."""
+
+    def __call__(self, policy: EnginesPolicy, *, stale_after_s: float, observer: Observer, clock: Clock) -> Engines: ...
+
+
+class Store(Protocol):
+    """Where replicas share their pools: `RedisState`."""
+
+    def pool(self, name: str, initial: PoolState) -> SharedPool: ...
+
+    def quota(self, replicas: Callable[[], int]) -> SharedQuota: ...
 
 
 class Pool:
@@ -39,7 +66,8 @@ class Pool:
         clock: Clock,
         observer: Observer,
         wall: Callable[[], float],
-        store: RedisState | None = None,
+        store: Store | None = None,
+        watch: Watch = Scraper,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -64,7 +92,7 @@ class Pool:
             wall=wall,
             new_future=asyncio.get_running_loop().create_future,
         )
-        self.scraper = Scraper(
+        self.scraper = watch(
             self._engines(pool), stale_after_s=policy.failure.stale_after_s, observer=observer, clock=clock
         )
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
@@ -201,10 +229,12 @@ class Pools:
         observer: Observer,
         wall: Callable[[], float],
         environment: Mapping[str, str] = MappingProxyType({}),
-        store: RedisState | None = None,
+        store: Store | None = None,
+        watch: Watch = Scraper,
     ) -> None:
         """`environment`: where a policy's `env:NAME` looks. `store` None: one replica. Raises as `use` does."""
         self._store = store
+        self._watch = watch
         self._environment = environment
         self._scrape = scrape
         self._clock = clock
@@ -245,7 +275,12 @@ class Pools:
             observer=self._observer,
             wall=self._wall,
             store=self._store,
+            watch=self._watch,
         )
+
+    def control(self, name: str) -> ControlLoop:
+        """The control loop of the pool of this name; raises KeyError where there is none."""
+        return self._pools[name].control
 
     async def run(self) -> None:
         """Until cancelled. A bug in any pool's loop ends it all, loudly."""

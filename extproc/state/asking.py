@@ -25,7 +25,7 @@ from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Ask, TrafficSource, Verdicts
 from extproc.state.deadline import Deadline
 from extproc.state.demand import pack_told
-from extproc.state.link import Link
+from extproc.state.link import Line
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.watch import Watch
 
@@ -64,7 +64,7 @@ class SharedLedger:
         pool: str,
         replica: str,
         *,
-        link: Link,
+        link: Line,
         keys: Keys,
         initial: PoolState,
         clock: Clock,

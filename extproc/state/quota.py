@@ -23,7 +23,7 @@ from extproc.errors import StateUnavailable
 from extproc.model import Tenant
 from extproc.quota import NOTHING_DUE, UNTOUCHED, Due, due, quota_of
 from extproc.state.deadline import Deadline
-from extproc.state.link import Link
+from extproc.state.link import Line
 from extproc.state.scripts import Script, quota_keys, read_owed
 from extproc.state.watch import Watch
 
@@ -60,7 +60,7 @@ class SharedQuota:
     """Implements `ports.Quota`. `replicas`: how many there are, as last heard."""
 
     def __init__(
-        self, replica: str, *, link: Link, prefix: str, clock: Clock, watch: Watch, replicas: Callable[[], int]
+        self, replica: str, *, link: Line, prefix: str, clock: Clock, watch: Watch, replicas: Callable[[], int]
     ) -> None:
         self._replica = replica
         self._link = link

@@ -15,7 +15,7 @@ from extproc.snapshots import ShareSnapshot
 from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
 from extproc.state.lead import Lead
-from extproc.state.link import Link
+from extproc.state.link import Line, Link
 from extproc.state.quota import SharedQuota
 from extproc.state.scripts import keys_of
 from extproc.state.watch import Watch
@@ -37,7 +37,7 @@ class SharedPool:
         pool: str,
         process: str,
         *,
-        link: Link,
+        link: Line,
         prefix: str,
         initial: PoolState,
         clock: Clock,
