@@ -239,7 +239,7 @@ def _measure(roots: list[object]) -> tuple[int, int]:
     """
     text_bytes = 0
     tokens = 0
-    stack = list(roots)
+    stack = [root for root in roots if root is not None]
     while stack:
         value = stack.pop()
         if isinstance(value, str):

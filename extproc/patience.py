@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from extproc.config import DeadlinesPolicy, DeadlineUnit
 
 SDK_HEADERS = ("x-stainless-read-timeout", "x-stainless-timeout")
 """Seconds: the time-out of one read, and of the request, of the SDKs that Stainless generates."""
+_LONGEST = 40
+"""Characters of a header that is read, and remembered."""
 _NUMBER = re.compile(r"\d{1,10}(?:\.\d{1,9})?", re.ASCII)
 _GRPC = re.compile(r"(\d{1,8})([HMSmun])", re.ASCII)
 _GRPC_S = {"H": 3600.0, "M": 60.0, "S": 1.0, "m": 1e-3, "u": 1e-6, "n": 1e-9}
@@ -30,13 +33,15 @@ class Patience:
         """Seconds from now; inf where no header says it. `headers`: names in lower case."""
         least_s = math.inf
         for name, unit in self._headers:
-            if (text := headers.get(name)) is not None and 0 < (said_s := _seconds(text, unit)) < least_s:
+            text = headers.get(name)
+            if text is not None and len(text) <= _LONGEST and 0 < (said_s := _seconds(text, unit)) < least_s:
                 least_s = said_s
         return least_s
 
 
+@lru_cache(maxsize=256)
 def _seconds(text: str, unit: DeadlineUnit) -> float:
-    """inf for what cannot be read."""
+    """inf for what cannot be read. Clients of one kind all say the same."""
     text = text.strip()
     if unit is DeadlineUnit.GRPC:
         found = _GRPC.fullmatch(text)

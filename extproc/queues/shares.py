@@ -77,7 +77,7 @@ class Shares:
         return left.tokens < others.tokens or left.slots < others.slots
 
     def _is_most(self, holding: Holding) -> bool:
-        if self._most is None or holding.normal >= self._most.normal:
+        if self._most is not holding and (self._most is None or holding.normal >= self._most.normal):
             self._most = holding
         return self._most is holding
 

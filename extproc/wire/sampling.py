@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from extproc.tickets import Ticket
+from extproc.wire.events import Event, ResponseBody, ResponseTrailers
 
 LEAST_TOKENS = 8
 """An answer shorter than this says nothing of the time per token: how its events are cut into chunks says more."""
@@ -98,10 +99,16 @@ class Sampling:
         self._times = TokenTimes()
         self.over = False
 
-    def chunk(self, data: bytes, now: float) -> None:
-        self._times.feed(data, now)
+    def saw(self, event: Event, now: float) -> None:
+        """One of the answer's messages."""
+        if isinstance(event, ResponseBody):
+            self._times.feed(event.data, now)
+            if event.end_of_stream:
+                self._ended()
+        elif isinstance(event, ResponseTrailers):
+            self._ended()
 
-    def ended(self) -> None:
+    def _ended(self) -> None:
         """The answer is whole."""
         times = self._times
         self._ticket.timed(ttft_s=times.ttft_s(self._ticket.admitted_at), tpot_s=times.tpot_s())

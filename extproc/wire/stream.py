@@ -11,7 +11,6 @@ from http import HTTPStatus
 from typing import Any, assert_never
 
 import grpc
-import structlog
 
 from extproc.admission import Candidate, Pass
 from extproc.model import End, HeaderChanges, Outcome, Priority, Rejection, RequestHead
@@ -19,13 +18,12 @@ from extproc.ports import WireEvent
 from extproc.tickets import Ticket, Waiting
 from extproc.wire import codec, events
 from extproc.wire.events import Kind, Received
-from extproc.wire.owed import SHARE, Owed
+from extproc.wire.fate import may_run_on
+from extproc.wire.owed import Owed
 from extproc.wire.refusal import refusal
 from extproc.wire.sampling import Sampling
 from extproc.wire.session import Arrive, Close, Continue, Decide, Phase, RunsUndecided, Session
 from extproc.wire.shared import Context, Gate, Shared
-
-_log = structlog.get_logger(__name__)
 
 OVERRIDE_MARGIN_S = 5.0
 """Added to the longest wait when Envoy is told how long to wait, up to its maximum: our answer must be first, also after
@@ -37,11 +35,6 @@ SOON_SHARE = 0.1
 _LINGER_S = 0.05
 """Envoy half-closes a stream and resets it right after. A handler that returns between the two makes grpc send a status
 on a cancelled call, which is reported to leak memory there; so its end waits for the reset, which does not always come."""
-
-_EXPECTING = (Phase.NEW, Phase.BODY_ASKED, Phase.ADMITTED)
-"""Envoy's next message may be on its way."""
-_UNANSWERED = (Phase.DECIDING, Phase.BODY_ASKED, Phase.ADMITTED)
-"""The client has seen no response."""
 
 
 class Stream:
@@ -119,7 +112,8 @@ class Stream:
                 if unexpected:
                     self._shared.observer.wire(WireEvent.UNEXPECTED_MESSAGE)
                 await self._continue(kind, received.event, unexpected=unexpected)
-                self._measure(received.event, now)
+                if self._sampling is not None:
+                    self._sampling.saw(received.event, now)  # after the reply: nobody waits for this
             case RunsUndecided(kind):
                 self._shared.modes.missed_body(now)
                 self._adopt()
@@ -155,17 +149,6 @@ class Stream:
         self._sampling = Sampling(ticket, event.upstream, shared.samples)
         self._session.ask_chunks()
         return True
-
-    def _measure(self, event: events.Event, now: float) -> None:
-        """After the reply: nobody waits for this."""
-        if self._sampling is None:
-            return
-        if isinstance(event, events.ResponseBody):
-            self._sampling.chunk(event.data, now)
-        if isinstance(event, events.ResponseTrailers) or (
-            isinstance(event, events.ResponseBody) and event.end_of_stream
-        ):
-            self._sampling.ended()
 
     # -- the verdict ----------------------------------------------------------------------------------------------
 
@@ -238,7 +221,8 @@ class Stream:
             case Ticket():
                 self._ticket = answer
                 self._session.admitted()
-                reply = codec.admitted(owed, self._gate_changes(answer))
+                changes = HeaderChanges() if self._gate is None else self._gate.header_changes(answer)
+                reply = codec.admitted(owed, changes)
                 facts = codec.metadata(Outcome.ADMITTED, str(answer.priority), answer.pool, waited_ms)
             case Rejection():
                 self._session.refused()
@@ -249,9 +233,6 @@ class Stream:
                 reply = codec.PASS if owed is Kind.REQUEST_HEADERS else codec.CONTINUE[owed]
                 facts = codec.metadata(answer.outcome, "", "", waited_ms)
         await self._reply(reply + facts)
-
-    def _gate_changes(self, ticket: Ticket) -> HeaderChanges:
-        return HeaderChanges() if self._gate is None else self._gate.header_changes(ticket)
 
     def _adopt(self) -> None:
         """A request that runs upstream undecided: it holds what it would have been given, or else becomes ghost load."""
@@ -283,7 +264,15 @@ class Stream:
         if self._finished:
             return
         self._finished = True
-        runs_on = self._may_run_on()
+        runs_on = may_run_on(
+            self._shared,
+            self._peer,
+            phase=self._session.phase,
+            owed=self._owed,
+            timeout_s=self._timeout_s,
+            sampled=self._sampling is not None and not self._sampling.over,
+            broken=self._broken,
+        )
         if self._session.phase is Phase.BODY_ASKED and self._candidate is not None:
             if runs_on:
                 self._adopt()
@@ -297,30 +286,6 @@ class Stream:
             self._sampling.drop()
         if self._ticket is not None:
             self._ticket.end(End.GHOST if runs_on else self._session.end())
-        self._learn_mode(runs_on)
-
-    def _may_run_on(self) -> bool:
-        """Whether the request may be running upstream although its stream has ended. Counts what it finds."""
-        shared, now = self._shared, self._shared.clock.now()
-        deaths = shared.connections.deaths
-        lost = shared.connections.lost(self._peer, now)
-        if shared.connections.deaths > deaths:
-            shared.observer.wire(WireEvent.CONNECTION_LOST)
-            _log.warning("connection_lost", peer=self._peer)
-        phase = self._session.phase
-        # Envoy may have sent a message that we were not running to read, and have stopped waiting for the reply.
-        chunks = self._sampling is not None and not self._sampling.over
-        expecting = chunks or phase in _EXPECTING
-        away = expecting and now - shared.pulse.dates_from(now) >= SHARE * self._timeout_s
-        late = not lost and (away or self._owed.may_have_passed(now))
-        if late:
-            shared.observer.wire(WireEvent.LATE_RESET)
-        runs_on = lost or late or self._broken or shared.stopping
-        if not runs_on and phase in _UNANSWERED:
-            shared.observer.wire(WireEvent.CLIENT_GONE)
-        return runs_on
-
-    def _learn_mode(self, runs_on: bool) -> None:
         if self._event_stream_at is not None and not runs_on:
             self._shared.modes.event_stream_ended(self._shared.clock.now() - self._event_stream_at)
 

@@ -64,3 +64,7 @@ def test_headers_that_the_policy_does_not_name_are_not_read() -> None:
 @given(st.dictionaries(st.sampled_from(["x-stainless-timeout", "x-request-timeout", "grpc-timeout"]), st.text()))
 def test_no_text_raises_and_patience_is_above_zero(headers: dict[str, str]) -> None:
     assert PATIENCE.of(headers) > 0
+
+
+def test_a_header_longer_than_any_number_is_nonsense_and_not_remembered() -> None:
+    assert PATIENCE.of({"x-stainless-read-timeout": "1" + " " * 100}) == math.inf

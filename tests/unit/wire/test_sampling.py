@@ -12,6 +12,7 @@ from extproc.model import DEFAULT_TENANT, Cost, End, Priority
 from extproc.sim.openai_reply import DONE, Reply
 from extproc.sim.openai_request import Endpoint
 from extproc.tickets import Ticket
+from extproc.wire.events import ResponseBody, ResponseTrailers
 from extproc.wire.sampling import LEAST_TOKENS, Places, Sampling, TokenTimes
 
 VLLM = Reply(Endpoint.CHAT, request_id="1", model="m", created=0, usage=True)
@@ -155,8 +156,8 @@ def test_a_whole_answer_times_its_ticket_and_frees_the_place() -> None:
     places.take("a:1")
     sampling = Sampling(ticket, "a:1", places)
     for second in range(1, LEAST_TOKENS + 1):
-        sampling.chunk(CHAT, float(second))
-    sampling.ended()
+        sampling.saw(ResponseBody(CHAT, end_of_stream=False), float(second))
+    sampling.saw(ResponseTrailers(), 9.5)
     assert (ticket.ttft_s, ticket.tpot_s, len(places)) == (0.5, 1.0, 0)
 
 
@@ -164,7 +165,7 @@ def test_a_dropped_one_says_nothing_and_a_later_drop_frees_nobody_elses_place() 
     places, ticket = Places(), _ticket()
     places.take("a:1")
     sampling = Sampling(ticket, "a:1", places)
-    sampling.chunk(CHAT, 1.0)
+    sampling.saw(ResponseBody(CHAT, end_of_stream=False), 1.0)
     sampling.drop()
     assert (ticket.ttft_s, len(places)) == (None, 0)
     places.take("a:1")
