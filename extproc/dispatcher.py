@@ -17,6 +17,7 @@ from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPo
 from extproc.judgement import Judgement
 from extproc.meters import Traffic
 from extproc.model import NOTHING, Cost, Demand, End, Latency, Load, Outcome, PoolState, Priority, Rejection
+from extproc.pace import Backlog
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
 from extproc.retry_after import retry_after_s
@@ -62,6 +63,7 @@ class Dispatcher:
         self._ask_again_at = math.inf
         self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
+        self._backlog = Backlog()
         self._judgement = Judgement(self._bands, self._traffic)
         ledger.on_wake(self._on_wake)
 
@@ -216,7 +218,8 @@ class Dispatcher:
         self._alarm.by(min(math.inf if due is None else due, self._ask_again_at))
 
     def _ask(self, now: float) -> None:
-        self._asked = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        heads = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        self._asked, room_at = self._paced(heads, now)
         unheard, self._newcomers = self._newcomers, []
         ghosts, self._new_ghosts, self._passing = self._new_ghosts, NOTHING, None
         self._ask_again_at = math.inf
@@ -228,11 +231,20 @@ class Dispatcher:
                 ghosts=ghosts,
                 mean_hold_s=self._traffic.mean_hold_s,
             ),
-            lambda verdicts: self._on_verdicts(verdicts, unheard),
+            lambda verdicts: self._on_verdicts(verdicts, unheard, room_at=room_at),
         )
 
-    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]]) -> None:
-        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
+    def _paced(self, heads: list[Waiter[Place]], now: float) -> tuple[list[Waiter[Place]], float]:
+        """Those of them that the pool's pace lets go now, and when the next could; inf where it holds nobody back."""
+        if (pace := self.state.pace) is None or not heads:
+            return heads, math.inf
+        wants = ((waiter.priority, waiter.item.submission.cost.prompt_tokens) for waiter in heads)
+        count, room_at = self._backlog.lets(wants, now, pace.shared(self._ledger.replicas))
+        return heads[:count], room_at
+
+    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
+        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
+        `room_at`: when the pace lets the next one go; inf: it stopped nobody."""
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
         for waiter in asked[: verdicts.admitted]:
@@ -244,7 +256,7 @@ class Dispatcher:
                 self._drop(waiter, Outcome.DEADLINE)
             else:
                 self._admit(waiter, now)
-        if verdicts.admitted < len(asked):
+        if verdicts.admitted < len(asked) or room_at < math.inf:
             for waiter in newcomers:
                 self._stay_or_go(waiter, now)
         elif self._bands.count:
@@ -252,13 +264,16 @@ class Dispatcher:
             self._dirty = True
         self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
         self._dirty = self._dirty or self._passing is not None
+        self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:
-            self._ask_again_at = now + verdicts.ask_again_s
+            self._ask_again_at = min(room_at, now + verdicts.ask_again_s)
         self._settle()
 
     def _admit(self, waiter: Waiter[Place], now: float) -> None:
         submission = waiter.item.submission
         self._in_use[submission.priority] += waiter.load
+        if (pace := self.state.pace) is not None:
+            self._backlog.took(submission.cost.prompt_tokens, now, pace.shared(self._ledger.replicas))
         counted_as = self._bands[submission.priority].shares.began(submission.tenant, waiter.load, now)
         waited_s = now - waiter.arrived
         ticket = Ticket(

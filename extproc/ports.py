@@ -63,6 +63,10 @@ class Ledger(Protocol):
     def total(self) -> Load:
         """The pool's load in use over all replicas, ghost load included, as last heard."""
 
+    @property
+    def replicas(self) -> int:
+        """Replicas that share the pool, this one included, as last heard."""
+
 
 class Publisher(Protocol):
     """Where a control loop puts its decision."""

@@ -1,8 +1,8 @@
 -- ask: one replica reports what it holds and asks for what waits. The reference is extproc/account.py, in the same order.
 --
--- KEYS[1]  hash  replica -> entry        {prefix:pool}:1:replicas
--- KEYS[2]  hash  the pool's facts        {prefix:pool}:1:pool        generation, state, lead
--- KEYS[3]  hash  replica -> counters     {prefix:pool}:1:demand
+-- KEYS[1]  hash  replica -> entry        {prefix:pool}:2:replicas
+-- KEYS[2]  hash  the pool's facts        {prefix:pool}:2:pool        generation, state, lead
+-- KEYS[3]  hash  replica -> counters     {prefix:pool}:2:demand
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  replica, unique to a start of its process
 -- ARGV[3]  report, msgpack array: seq, acked, returning 0|1, hold_s, ghosts, in use P0, P1, P2 (loads), then the wants,

@@ -33,6 +33,10 @@ class LocalLedger:
         return self._total
 
     @property
+    def replicas(self) -> int:
+        return 1
+
+    @property
     def ghosts(self) -> Load:
         """Ghost load now."""
         return self._ghosts.left(self._clock.now())
