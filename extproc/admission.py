@@ -21,6 +21,7 @@ from extproc.outcomes import MESSAGES
 from extproc.patience import Patience
 from extproc.ports import Observer
 from extproc.submission import Submission
+from extproc.targets import enforced_first_token_s
 from extproc.tenants import TENANT_HEADER, Tenants
 from extproc.tickets import Ticket, Waiting
 from extproc.unfold import codings, unfold
@@ -66,6 +67,7 @@ class Admission:
         self._classifier = Classifier(policy)
         self._patience = Patience(policy.deadlines)
         self._tenants = Tenants(policy)
+        self._targets_s = {pool.name: enforced_first_token_s(pool) for pool in policy.pools}
         self._dispatchers = dispatchers
         self._observer = observer
         self._changes = {
@@ -152,8 +154,15 @@ class Admission:
             generates=head_class.generates,
             expected_output_tokens=self._dispatchers[pool].state.expected_output_tokens,
         )
-        patience_s = self._patience.of(head.headers)
-        return Submission(priority, cost, head_class.api, seen.shipped_bytes, patience_s, head_class.tenant)
+        return Submission(
+            priority,
+            cost,
+            head_class.api,
+            seen.shipped_bytes,
+            patience_s=self._patience.of(head.headers),
+            tenant=head_class.tenant,
+            target_s=self._targets_s[pool][priority],
+        )
 
 
 def _credentials(pool: PoolPolicy, environment: Mapping[str, str]) -> HeaderChanges:
