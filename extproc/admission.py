@@ -26,6 +26,7 @@ from extproc.ports import Observer, Quota
 from extproc.retries import is_retry
 from extproc.retry_after import refill_retry_after_s
 from extproc.submission import Submission
+from extproc.targets import enforced_first_token_s
 from extproc.tenants import TENANT_HEADER, Tenants
 from extproc.tickets import Ticket, Waiting
 from extproc.unfold import codings, unfold
@@ -75,6 +76,7 @@ class Admission:
         self._patience = Patience(policy.deadlines)
         self._tenants = Tenants(policy)
         self._identity = Identity(policy.trust.session)
+        self._targets_s = {pool.name: enforced_first_token_s(pool) for pool in policy.pools}
         self._dispatchers = dispatchers
         self._observer = observer
         self._quota = quota
@@ -193,6 +195,7 @@ class Admission:
             head_class.tenant,
             head.request_id,
             is_retry(head.headers),
+            target_s=self._targets_s[pool][priority],
         )
 
 

@@ -17,6 +17,7 @@ from extproc.judgement import Judgement
 from extproc.levels import Levels
 from extproc.meters import Traffic
 from extproc.model import NOTHING, Cost, Demand, End, Finished, Latency, Load, Outcome, PoolState, Priority, Rejection
+from extproc.pace import Prefills
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
 from extproc.retry_after import Backlog, Returns
@@ -67,6 +68,7 @@ class Dispatcher:
         self._ask_again_at = math.inf
         self._newcomers: list[Waiter[Place]] = []
         self._traffic = Traffic()
+        self._prefills = Prefills()
         self._judgement = Judgement(self._bands, self._traffic)
         self._returns = Returns()
         ledger.on_wake(self._on_wake)
@@ -100,7 +102,7 @@ class Dispatcher:
         blocked = self._bands.blocked(submission.priority)
         if outcome := self._judge(submission, now, waits=blocked):
             return self.refuse(outcome, submission)
-        if self._at_once([Want(submission.priority, submission.cost.load)]):
+        if self._lets([submission], now)[0] and self._at_once([Want(submission.priority, submission.cost.load)]):
             self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
             return self._grant(submission, now, waited_s=0.0)
         waiter = self._enqueue(submission, now, judged=blocked)
@@ -252,17 +254,27 @@ class Dispatcher:
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
-        self._asked = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        heads = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
+        count, room_at = self._lets([waiter.item.submission for waiter in heads], now)
+        self._asked = heads[:count]
         unheard, self._newcomers = self._newcomers, []
         ask = self._new_ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
         self._new_ghosts, self._passing, self._ask_again_at = NOTHING, None, math.inf
-        self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard))
+        self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard, room_at=room_at))
 
     def _new_ask(self, wants: Sequence[Want]) -> Ask:
         return Ask(self.in_use, wants, ghosts=self._new_ghosts, mean_hold_s=self._traffic.mean_hold_s)
 
-    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]]) -> None:
-        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not."""
+    def _lets(self, submissions: Sequence[Submission], now: float) -> tuple[int, float]:
+        """How many of them, from the front, the pool's pace lets go now, and when the next could; inf: it holds nobody back."""
+        if (pace := self._ledger.state.pace) is None or not submissions:
+            return len(submissions), math.inf
+        wants = ((one.priority, one.cost.prompt_tokens) for one in submissions)
+        return self._prefills.lets(wants, now, pace.shared(self._ledger.replicas))
+
+    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
+        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
+        `room_at`: when the pace lets the next one go; inf: it stopped nobody."""
         asked, self._asked = self._asked or [], None
         now = self._clock.now()
         for waiter in asked[: verdicts.admitted]:
@@ -274,7 +286,7 @@ class Dispatcher:
                 self._drop(waiter, Outcome.DEADLINE)
             else:
                 waiter.item.deliver(self._grant(waiter.item.submission, now, waited_s=now - waiter.arrived))
-        if verdicts.admitted < len(asked):
+        if verdicts.admitted < len(asked) or room_at < math.inf:
             for waiter in newcomers:
                 self._stay_or_go(waiter, now)
         elif self._bands.count:
@@ -282,13 +294,16 @@ class Dispatcher:
             self._dirty = True
         self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
         self._dirty = self._dirty or self._passing is not None
+        self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:
-            self._ask_again_at = now + verdicts.ask_again_s
+            self._ask_again_at = min(room_at, now + verdicts.ask_again_s)
         self._settle()
 
     def _grant(self, submission: Submission, now: float, *, waited_s: float) -> Ticket:
         priority, load = submission.priority, submission.cost.load
         self._in_use[priority] += load
+        if (pace := self._ledger.state.pace) is not None:
+            self._prefills.took(submission.cost.prompt_tokens, now, pace.shared(self._ledger.replicas))
         self._observer.decided(Outcome.ADMITTED, priority, self.pool, waited_s=waited_s)
         return Ticket(
             pool=self.pool,

@@ -202,7 +202,7 @@ class Rejection(Struct, frozen=True, gc=False):
 class EngineSample:
     """One engine's state at `at` (clock seconds). None is *missing*, never zero.
 
-    `iteration_s`: mean time of an engine step over the last seconds; `*_per_s`: rates over the last seconds;
+    `iteration_s`: mean time of an engine step over the last second; `*_per_s`: rates over the last seconds;
     `mean_output_tokens`: of requests finished in the last seconds.
     """
 
@@ -286,6 +286,24 @@ class Demand:
     latencies: tuple[Latency, ...] = ()
 
 
+class Pace(Struct, frozen=True, gc=False):
+    """How fast prompts may follow each other into a pool, over all replicas.
+
+    `tokens_per_s`: prompt tokens that its engines prefill. `depths[p]`: prompt tokens that may be on their way, by that
+    rate, when one of priority p goes: what it finds before it in the engines, which serve first come, first served.
+    """
+
+    tokens_per_s: float
+    depths: tuple[float, float, float]
+
+    def shared(self, replicas: int) -> Pace:
+        """Each one's part."""
+        if replicas <= 1:
+            return self
+        first, second, third = (depth / replicas for depth in self.depths)
+        return Pace(self.tokens_per_s / replicas, (first, second, third))
+
+
 @dataclass(frozen=True, slots=True)
 class PoolState:
     """What the controllers decided for a pool; every replica obeys it.
@@ -297,6 +315,7 @@ class PoolState:
     `pressure_at`: saturation from which drop policies act (the high watermark).
     `engine_max_tokens`: what the largest engine holds, None unknown. `expected_output_tokens`: mean of late, None unknown.
     `expected_ttft_s`: the engines' mean time to first token over the last seconds, None while they showed none.
+    `pace`: how fast prompts may follow each other; None: as they come.
     """
 
     limits: tuple[Load, Load, Load]
@@ -310,6 +329,7 @@ class PoolState:
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
     expected_ttft_s: float | None = None
+    pace: Pace | None = None
 
 
 class HeaderChanges(Struct, frozen=True, cache_hash=True):

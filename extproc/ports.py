@@ -66,6 +66,10 @@ class Ledger(Protocol):
     def total(self) -> Load:
         """The pool's load in use over all replicas, ghost load included, as last heard."""
 
+    @property
+    def replicas(self) -> int:
+        """Replicas that share the pool, this one included, as last heard."""
+
 
 class Quota(Protocol):
     """What tenants that have a quota use of it. An implementation answers at once, from what it knows: what is behind it

@@ -14,8 +14,16 @@ HEARD_SHARE = 0.95
 """A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
 
 
+WAIT_SHARE = 0.5
+"""Of the time to a first token that was promised, a wait may take at most so much: longer lines bring no more answers in
+time, only later ones."""
+DEPTH_SHARE = 0.5
+"""Of the depth of a pool's pace, so much stands before who goes, in the mean."""
+
+
 class Submission(Struct, frozen=True):
-    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said).
+    """One request as a dispatcher needs it. `patience_s`: how long its client waits for a first byte (inf: not said); `target_s`:
+    within which time a first token was promised (inf: nothing was, or it is served late as well).
 
     `retry`: it says that it is one, which is counted. `request_id`: moves its Retry-After a little.
     """
@@ -28,6 +36,7 @@ class Submission(Struct, frozen=True):
     tenant: Tenant = DEFAULT_TENANT
     request_id: str = ""
     retry: bool = False
+    target_s: float = math.inf
 
     def bounded(self, state: PoolState) -> Submission:
         """At most what the pool could ever grant; more would wait for ever.
@@ -47,7 +56,16 @@ class Submission(Struct, frozen=True):
 
     def useful_wait_s(self, state: PoolState) -> float:
         """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
-        return self.patience_s * HEARD_SHARE - (state.expected_ttft_s or 0.0)
+        in_time_s = min(self.patience_s, self.target_s) * HEARD_SHARE - self._first_token_s(state)
+        return min(in_time_s, self.target_s * WAIT_SHARE)
+
+    def _first_token_s(self, state: PoolState) -> float:
+        """After it has gone: where a pace is known, what stands before it and its own prompt, else as the others."""
+        pace = state.pace
+        if pace is None:
+            return state.expected_ttft_s or 0.0
+        own_tokens = self.cost.prompt_tokens * state.engines_reporting  # it is one engine's, the pace is all engines'
+        return (pace.depths[self.priority] * DEPTH_SHARE + own_tokens) / pace.tokens_per_s
 
     def longest_wait(self, limit_s: float, state: PoolState) -> tuple[float, Outcome]:
         """How long it may wait where `limit_s` bounds all, and its outcome when that is over.

@@ -37,6 +37,7 @@ class ControllerName(StrEnum):
     WATERMARK = "watermark"
     VEGAS = "vegas"
     PID = "pid"
+    FUSED = "fused"
 
 
 class LatencySignal(StrEnum):
@@ -93,9 +94,9 @@ class TargetPolicy(_Section, frozen=True):
     """What a priority's users were promised; misses are counted, latency controllers aim for it."""
 
     ttft_s: Seconds | None = field(name="ttft", default=None)
-    """Time to first token. Default none."""
+    """Time to first token. Default none; in a pool controlled by `fused` 1s, 3s and 10s."""
     tpot_s: Seconds | None = field(name="tpot", default=None)
-    """Time per output token after the first. Default none."""
+    """Time per output token after the first. Default none; in a pool controlled by `fused` 60ms."""
 
 
 class EnginesPolicy(_Section, frozen=True):
@@ -185,6 +186,27 @@ class PidPolicy(_Section, frozen=True):
     """Who bears the rejection rate: `lowest-first` or `uniform`. Default lowest-first."""
 
 
+class FusedPolicy(_Section, frozen=True):
+    """Controller `fused`: KV tokens, sequences and a pace of prompts, corrected by what the engines show. Where it is in
+    charge, a full pool is no pressure: drop policies act when not even P0 has room."""
+
+    theta: float = 0.94
+    """Share of its KV tokens that the fullest engine is filled to. Above 0, to 1, default 0.94."""
+    headroom: float = 0.04
+    """Share of the limit that P1 and P2 leave to P0. 0 to 0.5, default 0.04."""
+    sequences_per_engine: int = 256
+    """Requests at a time per reporting engine: its `--max-num-seqs`. Default 256, as vLLM's."""
+    tpot_share: float = 0.9
+    """Engine steps are held to this share of the least `targets.tpot`, in the mean: some answers meet longer ones. Above 0,
+    to 1, default 0.9."""
+    backlog_s: Seconds = field(name="backlog", default=Seconds(0.2))
+    """Prompts that may wait in the engines, in seconds of their work: the longer, the fuller the engines and the later the
+    first tokens. Default 200ms."""
+    refuse_late: bool = True
+    """A request waits no longer than half of its `targets.ttft`, and is refused where its first token would come after it.
+    False: it is served late. Default true."""
+
+
 class QuotaPolicy(_Section, frozen=True):
     """What a tenant may use, over all replicas and pools. What is above it is refused with the outcome `quota`.
 
@@ -251,6 +273,8 @@ class PoolPolicy(_Section, frozen=True):
     """Settings of the controller `vegas`."""
     pid: PidPolicy = PidPolicy()
     """Settings of the controller `pid`."""
+    fused: FusedPolicy = FusedPolicy()
+    """Settings of the controller `fused`."""
     targets: dict[Priority, TargetPolicy] = {}
     """Per priority, what its users were promised. Default none."""
     upstream_auth: str = "keep"

@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from extproc.config import ControllerName, FailurePolicy, PoolPolicy, QueuePolicy, ShedOrder
 from extproc.controllers.fixed import Fixed, as_load
+from extproc.controllers.fused import Fused, FusedMemory
 from extproc.controllers.pid import Pid, PidMemory
 from extproc.controllers.protocol import Controller
 from extproc.controllers.shed import spread
@@ -29,16 +30,21 @@ from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, EngineSample, 
 
 Limits = tuple[Load, Load, Load]
 
-LawMemory = VegasMemory | PidMemory
+LawMemory = VegasMemory | PidMemory | FusedMemory
 """Of the laws that remember something."""
-LM = TypeVar("LM", VegasMemory, PidMemory)
+LM = TypeVar("LM", VegasMemory, PidMemory, FusedMemory)
 
 CONTROLLERS: dict[ControllerName, Callable[[PoolPolicy, FailurePolicy, Sequence[LawMemory]], Controller]] = {
     ControllerName.FIXED: lambda pool, failure, _: Fixed(pool.fixed, failure),
     ControllerName.WATERMARK: lambda pool, failure, _: Watermark(pool.watermark, failure),
     ControllerName.VEGAS: lambda pool, failure, laws: Vegas(pool.vegas, failure, _kept(VegasMemory, laws)),
     ControllerName.PID: lambda pool, failure, laws: Pid(pool.pid, failure, _kept(PidMemory, laws)),
+    ControllerName.FUSED: lambda pool, failure, laws: Fused(pool, failure, _kept(FusedMemory, laws)),
 }
+
+
+_MEASURING = frozenset((ControllerName.PID, ControllerName.FUSED))
+"""Their limits are shares of what the engines hold."""
 
 
 def _kept(kind: type[LM], laws: Sequence[LawMemory]) -> LM | None:
@@ -108,6 +114,7 @@ def merge(members: Sequence[PoolState]) -> PoolState:
         limits=limits,
         rejection=rejection,
         saturation=max(member.saturation for member in members),
+        pace=next((member.pace for member in members if member.pace is not None), None),
         reason="+".join(dict.fromkeys(binding)) or "open",
     )
 
@@ -161,7 +168,9 @@ class PoolController:
         self._failure = failure
         self._members = tuple(CONTROLLERS[name](pool, failure, memory.laws) for name in pool.controllers)
         follows_fixed = ControllerName.FIXED in pool.controllers and pool.fixed.limit == "auto"
-        self._needs_capacity = follows_fixed or ControllerName.PID in pool.controllers
+        fills = ControllerName.FUSED in pool.controllers
+        self._pressure_at = 1.0 if fills else pool.watermark.high
+        self._needs_capacity = follows_fixed or not _MEASURING.isdisjoint(pool.controllers)
         self.memory = memory
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
@@ -179,7 +188,7 @@ class PoolController:
         return replace(
             state,
             reserved=reserve(self._queues, state.limits[0], self.memory.slot_tokens),
-            pressure_at=self._pool.watermark.high,
+            pressure_at=self._pressure_at,
             at=now,
             engines_reporting=len(reporting),
             engine_max_tokens=self.memory.engine_max_tokens,
@@ -191,7 +200,7 @@ class PoolController:
         memory = self.memory
         if memory.started_at is None:
             memory = replace(memory, started_at=now)
-        if laws := tuple(member.memory for member in self._members if isinstance(member, Vegas | Pid)):
+        if laws := tuple(member.memory for member in self._members if isinstance(member, Vegas | Pid | Fused)):
             memory = replace(memory, laws=laws)
         if demand.mean_cost.tokens > 0:
             memory = replace(memory, slot_tokens=demand.mean_cost.tokens)
@@ -230,7 +239,7 @@ class PoolController:
             if known
             else self._unknown(),
             rejection=spread(failure.rejection, ShedOrder.LOWEST_FIRST, demand),
-            saturation=self._pool.watermark.high,
+            saturation=self._pressure_at,
             reason="engines-silent",
         )
 

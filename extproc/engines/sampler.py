@@ -17,6 +17,9 @@ WINDOW_S = 5.0
 """Rates, means and percentiles look back this far: long enough for some requests to end, short enough to be about
 now."""
 
+ITERATION_S = 1.0
+"""The step time looks back this far: every step is in it, so it needs no more, and what goes by it must be quick."""
+
 SPACING_S = 0.25
 """Readings kept are at least this far apart, so that memory does not depend on the scrape interval."""
 
@@ -134,7 +137,7 @@ class Sampler:
             kv_capacity_tokens=reading.kv_capacity_tokens,
             running=reading.running,
             waiting=reading.waiting,
-            iteration_s=tpot.mean if tpot else None,
+            iteration_s=self._iteration_s(at, reading.tpot),
             preemptions_per_s=_rate(reading.preemptions, base.preemptions, span_s),
             prompt_tokens_per_s=_rate(reading.prompt_tokens, base.prompt_tokens, span_s),
             generation_tokens_per_s=_rate(reading.generation_tokens, base.generation_tokens, span_s),
@@ -145,6 +148,11 @@ class Sampler:
             tpot_p95_s=tpot.quantile(0.95) if tpot else None,
             frozen=frozen,
         )
+
+    def _iteration_s(self, at: float, tpot: Histogram | None) -> float | None:
+        base = next((kept for then, kept in reversed(self._kept) if at - then >= ITERATION_S), self._kept[0][1])
+        lately = _since(tpot, base.tpot)
+        return lately.mean if lately else None
 
     def _read_answers(self, at: float, output: Histogram | None) -> None:
         """A new mean length whenever enough answers have ended and the window has passed; until then the last one."""

@@ -25,6 +25,10 @@ class LocalLedger:
         self._wake: Callable[[], None] = lambda: None
 
     @property
+    def replicas(self) -> int:
+        return 1
+
+    @property
     def ghosts(self) -> Load:
         """Ghost load now."""
         return self._ghosts.left(self._clock.now())

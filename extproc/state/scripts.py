@@ -16,7 +16,7 @@ import msgspec
 from extproc.account import Report
 from extproc.capacity import GHOST_HOLD_S
 from extproc.files import shipped
-from extproc.model import Load, PoolState
+from extproc.model import Load, Pace, PoolState
 from extproc.quota import Due
 
 SCHEMA = 2
@@ -128,6 +128,7 @@ def pack_state(state: PoolState) -> tuple[bytes, str]:
     flat += state.rejection
     flat += (state.saturation, state.pressure_at, state.reason, state.engines_reporting)
     flat += (state.engine_max_tokens, state.expected_output_tokens, state.expected_ttft_s)
+    flat += () if state.pace is None else (state.pace.tokens_per_s, *state.pace.depths)
     packed = _encode(flat)
     return packed, hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:16]
 
@@ -136,7 +137,7 @@ def read_state(packed: bytes, at: float) -> PoolState:
     flat = _any(packed)
     loads = [Load(float(flat[i]), float(flat[i + 1])) for i in range(0, 12, 2)]
     rejection, rest = flat[12:15], flat[15:]
-    saturation, pressure_at, reason, reporting, most, output, ttft = rest
+    saturation, pressure_at, reason, reporting, most, output, ttft, *pace = rest
     return PoolState(
         limits=(loads[0], loads[1], loads[2]),
         reserved=(loads[3], loads[4], loads[5]),
@@ -149,4 +150,5 @@ def read_state(packed: bytes, at: float) -> PoolState:
         engine_max_tokens=None if most is None else int(most),
         expected_output_tokens=None if output is None else float(output),
         expected_ttft_s=None if ttft is None else float(ttft),
+        pace=Pace(float(pace[0]), (float(pace[1]), float(pace[2]), float(pace[3]))) if pace else None,
     )

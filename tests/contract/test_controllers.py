@@ -15,6 +15,7 @@ from extproc.config import (
     ControllerName,
     FailurePolicy,
     FixedPolicy,
+    FusedPolicy,
     LatencySignal,
     LimitPolicy,
     OverridePolicy,
@@ -28,6 +29,7 @@ from extproc.config import (
 from extproc.config.schema import DEFAULT_QUEUES, Seconds
 from extproc.controllers.compose import PoolController
 from extproc.controllers.fixed import Fixed
+from extproc.controllers.fused import Fused
 from extproc.controllers.pid import Pid
 from extproc.controllers.protocol import Controller
 from extproc.controllers.vegas import Vegas
@@ -57,7 +59,10 @@ EVERY: dict[str, Callable[[], Controller]] = {
     "vegas tpot only": lambda: Vegas(VegasPolicy(signals=(LatencySignal.TPOT,), min_limit=1, max_limit=3), FAILURE),
     "pid": lambda: Pid(PidPolicy(), FAILURE),
     "pid with every term": lambda: Pid(PidPolicy(kp=100, ki=100, kd=100, shed=ShedOrder.UNIFORM), FAILURE),
+    "fused": lambda: Fused(PoolPolicy(), FAILURE),
+    "fused at its bounds": lambda: Fused(PoolPolicy(fused=FusedPolicy(headroom=0.5, backlog_s=Seconds(1e-6))), FAILURE),
     "composed": _pool(*BOTH),
+    "composed fused only": _pool(ControllerName.FUSED),
     "composed vegas and watermark": _pool(ControllerName.VEGAS, ControllerName.WATERMARK),
     "composed pid only": _pool(ControllerName.PID),
     "composed of all": _pool(*ControllerName),
@@ -83,6 +88,7 @@ samples = st.builds(
     kv_usage=st.none() | shares,
     kv_capacity_tokens=st.none() | st.integers(0, 1 << 40),
     waiting=st.none() | st.sampled_from((0, 1, 20, 21, 1 << 20)),
+    iteration_s=st.none() | st.sampled_from((1e-9, 0.02, 0.3, 1e9)),
     generation_tokens_per_s=st.none() | rates,
     mean_output_tokens=st.none() | rates,
     ttft_mean_s=st.none() | st.sampled_from(LATENCIES_S),
@@ -95,6 +101,7 @@ demands = st.builds(
     Demand,
     offered_per_s=st.tuples(rates, rates, rates),
     in_use=st.tuples(loads, loads, loads),
+    waiting=st.tuples(loads, loads, loads),
     mean_cost=loads,
     latencies=st.lists(latencies, max_size=4).map(tuple),
 )
@@ -130,6 +137,10 @@ def assert_valid(state: PoolState) -> None:
     assert list(state.rejection) == sorted(state.rejection), state
     assert 0.0 <= state.saturation <= 1.0, state
     assert state.expected_output_tokens is None or 0 <= state.expected_output_tokens < math.inf, state
+    if state.pace is not None:
+        assert 0 < state.pace.tokens_per_s < math.inf, state
+        assert all(0 < depth < math.inf for depth in state.pace.depths), state
+        assert list(state.pace.depths) == sorted(state.pace.depths, reverse=True), state
     assert state.reason
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from redis import Redis
 
-from extproc.model import Load, PoolState
+from extproc.model import Load, Pace, PoolState
 from extproc.state.scripts import Reign, Script, keys_of, pack_state, read_reign, read_state
 from tests.support import valkey
 from tests.support.pools import limited, reserving
@@ -52,6 +52,12 @@ def test_the_first_takes_the_lead_and_the_second_waits_for_its_end(server: Redis
     assert read_state(third.found, at=0.0) == limited(1), "who takes the lead learns what was in force"
     assert publish(server, "b", third.token, now=100.8).found == b""
     assert in_force(server) == limited(2)
+
+
+def test_a_pace_comes_with_the_state(server: Redis) -> None:
+    paced = replace(limited(1), pace=Pace(1000.0, (30.0, 20.0, 10.0)))
+    publish(server, "a", 0, now=100.0, state=paced)
+    assert in_force(server) == paced
 
 
 def test_who_lost_the_lead_writes_no_more_with_its_old_token(server: Redis) -> None:

@@ -348,3 +348,13 @@ async def test_every_priority_is_counted_under_its_own_name() -> None:
     for priority in Priority:
         gateway.post(x_priority=str(priority))
     assert gateway.seen.by_priority == {(Outcome.ADMITTED, priority): 1 for priority in Priority}
+
+
+@virtual
+@pytest.mark.parametrize(("late", "waits"), [("true", [0.5, 1.0]), ("false", [8.0, 15.0])])
+async def test_in_a_pool_that_refuses_the_late_a_wait_takes_half_of_the_target(late: str, waits: list[float]) -> None:
+    pool = f"{{controllers: [fused], fused: {{refuseLate: {late}}}, targets: {{P1: {{ttft: 2s}}}}}}"
+    gateway = Gateway(slots=1, policy=f"trust: {{headers: [x-priority]}}\npools: [{pool}]")
+    gateway.post()
+    sent = [gateway.post(x_priority=priority) for priority in ("P0", "P1")]
+    assert [waiting.longest_wait_s for waiting in sent if isinstance(waiting, Waiting)] == waits

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from extproc.model import End, Load, Outcome, Priority, Rejection
+from extproc.model import End, Load, Outcome, Pace, Priority, Rejection
 from extproc.queues.bands import MOST_PASSES
 from extproc.sim.virtual_time import VirtualTimeLoop
 from extproc.tickets import Ticket, Waiting
@@ -526,3 +526,47 @@ async def test_ten_thousand_waiters_leaving_in_any_order_leave_nothing_behind() 
         waiting.leave(ghost=False)
     assert pool.dispatcher.bands.count == 0
     assert pool.dispatcher.bands.waiting()[1].slots == 0
+
+
+PACED = replace(limited(slots=100), pace=Pace(1000.0, (300.0, 200.0, 100.0)), engines_reporting=1)
+"""A thousand prompt tokens a second; so many may stand before each priority."""
+
+
+@virtual
+async def test_a_pace_holds_a_burst_back_and_lets_it_go_one_after_the_other() -> None:
+    pool = Pool(PACED, ALL_TAIL)
+    pool.ticket(P1, tokens=500)
+    waiters = [pool.waiting(P1, tokens=400) for _ in range(2)]
+    await asyncio.sleep(0.29)
+    assert not waiters[0].verdict.done()
+    await asyncio.sleep(0.02)
+    assert [waiter.verdict.done() for waiter in waiters] == [True, False]
+    await asyncio.sleep(0.4)
+    assert waiters[1].verdict.done()
+
+
+@virtual
+async def test_p0_passes_where_the_pace_holds_back_the_others() -> None:
+    pool = Pool(PACED, ALL_TAIL)
+    pool.ticket(P2, tokens=250)
+    waiting = pool.waiting(P2, tokens=10)
+    pool.ticket(P0, tokens=10)
+    assert not waiting.verdict.done()
+
+
+@virtual
+async def test_whom_the_pace_holds_back_the_drop_policy_judges() -> None:
+    pool = Pool(replace(PACED, saturation=1.0))
+    pool.ticket(P2, tokens=250)
+    assert pool.refused(P2).outcome is Outcome.SHED
+
+
+@virtual
+async def test_a_limit_that_binds_later_than_the_pace_still_binds() -> None:
+    pool = Pool(replace(PACED, limits=limited(slots=1).limits), ALL_TAIL)
+    running = pool.ticket(P1, tokens=500)
+    waiting = pool.waiting(P1, tokens=10)
+    await asyncio.sleep(5)
+    assert not waiting.verdict.done()
+    running.end(End.COMPLETED)
+    assert waiting.verdict.done()

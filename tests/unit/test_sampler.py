@@ -54,9 +54,24 @@ def test_rates_and_means_over_the_window() -> None:
     assert sample.preemptions_per_s == pytest.approx(0.5)
     assert sample.mean_output_tokens == pytest.approx(50)
     assert sample.ttft_mean_s == pytest.approx(0.3)
-    assert sample.tpot_mean_s == sample.iteration_s == pytest.approx(0.02)
+    assert sample.tpot_mean_s == pytest.approx(0.02)
+    assert sample.iteration_s == pytest.approx(0.02)
     assert sample.ttft_p95_s == pytest.approx(0.1 + 0.95 * 0.4)
     assert sample.tpot_p95_s == pytest.approx(0.01 + 0.95 * 0.02)
+
+
+def test_the_step_time_is_that_of_the_last_second() -> None:
+    """Half of the window is slow steps; a second later they are all of it."""
+    sampler = _sampler()
+    _run(sampler, 10)
+    slow = _reading(10).tpot
+    assert slow is not None
+    for i in range(1, 13):
+        tpot = Histogram(slow.count + 10 * i, slow.sum + 0.5 * i)
+        sample = sampler.sample(10 + i / 10, replace(_reading(10 + i / 10), tpot=tpot))
+    assert sample.iteration_s == pytest.approx(0.05)
+    assert sample.tpot_mean_s is not None
+    assert sample.tpot_mean_s < 0.04
 
 
 def test_one_short_warm_up_is_not_the_mean_of_answers() -> None:

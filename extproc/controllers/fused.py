@@ -1,0 +1,172 @@
+"""Controller `fused`: what is let in counts at once, and what the engines show corrects the count.
+
+Between two samples the service knows what it has sent and what has ended; so limits on that act without delay, and the
+engines need to tell only how wrong they are. The tightest of three binds:
+
+- *KV tokens*: a share of the cache, over what the fullest engine was seen to hold of a token counted (`bias`).
+- *Sequences*: what the engines run at a time.
+- *Pace*: prompt tokens per second. A burst let in at once is seconds of prefill in engines that serve first come, first
+  served: whoever comes after it waits, and every step of those that run takes longer. The pace is the largest at which
+  hardly anybody waits inside the engines and their steps stay within the pool's time per token.
+
+Steps that are too long all the same come from too many at once: then tokens and sequences shrink (`crowd`), slowly.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
+from extproc.controllers.watermark import mean_usage
+from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, Pace, PoolState
+from extproc.targets import per_token_s
+
+PERIOD_S, LONGEST_S = 0.05, 0.2
+"""The laws' own step, whatever rate they are called at, and the most that a step after a gap counts for."""
+_EARLY_S = 1e-6
+"""Clock sums are not exact: a step as good as due is due."""
+BIAS_RISES_S, BIAS_FALLS_S = 1.0, 30.0
+"""Time constants. The fullest moment counts, not the mean: in a wave of newcomers all are short, and grow together."""
+LEAST_BIAS, MOST_BIAS = 0.3, 1.5
+COMPARED_FROM = 0.4
+"""Share of the cache that must be counted as in use before it is compared: the last ones of a crowd are its longest."""
+FILLS_S = 16.0
+"""The first pace: the whole cache in so long. Right for a card in proportion to its cache; the rest is learned."""
+LEAST_PACE = 64.0
+"""Prompt tokens per second and engine, so that there is always something to learn from."""
+LEANS = 0.5
+"""By so much the pace in force is above the one learned while nobody waits in the engines, and below it as much for each
+time that the backlog is as deep as allowed. An integral alone would swing: the backlog integrates too."""
+LEAST_LEAN = 0.1
+SEEKS_PER_S = 0.2
+CROWD_S = 10.0
+LEAST_CROWD = 0.1
+ROOM = 0.98
+"""Who waits while less than this share of the least limit is in use is held back by the pace."""
+DEPTHS = (1.3, 1.0, 0.7)
+"""Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
+
+
+@dataclass(frozen=True, slots=True)
+class FusedMemory:
+    """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
+    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `at`: last step."""
+
+    bias: float = 1.0
+    pace: float | None = None
+    lean: float = 1.0
+    crowd: float = 1.0
+    at: float = -math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What a step goes by. `slow`: duration of engine steps over what is wanted; `queue`: backlog in the engines over what is
+    wanted, 1 is as deep as it shall be; `held_back`: the pace, and no limit, makes somebody wait."""
+
+    elapsed_s: float
+    capacity_tokens: int
+    in_use: Load
+    fullest: float | None
+    slow: float
+    queue: float
+    held_back: bool
+
+
+class Fused:
+    """Refuses nobody: who does not fit waits, and the drop policies and targets tell how long."""
+
+    def __init__(self, pool: PoolPolicy, failure: FailurePolicy, memory: FusedMemory | None = None) -> None:
+        self._policy = pool.fused
+        self._step_s = pool.fused.tpot_share * per_token_s(pool)
+        self._stale_after_s = failure.stale_after_s
+        self.memory = memory or FusedMemory()
+
+    def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
+        reporting = fleet.reporting(now, self._stale_after_s)
+        capacity_tokens = sum(sample.kv_capacity_tokens or 0 for sample in reporting)
+        if capacity_tokens and now - self.memory.at >= PERIOD_S - _EARLY_S:
+            pace = self.memory.pace or capacity_tokens / len(reporting) / FILLS_S
+            view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
+            self.memory = _moved(self.memory, view, pace=pace, at=now)
+        limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting))
+        return PoolState(
+            limits=limits or (UNLIMITED, UNLIMITED, UNLIMITED),
+            saturation=mean_usage(reporting) or 0.0,
+            pressure_at=previous.pressure_at,
+            reason="fused" if limits else "capacity-unknown",
+            at=now,
+            engines_reporting=len(reporting),
+            pace=_pace(self._policy, self.memory, engines=len(reporting)),
+        )
+
+    def _view(
+        self,
+        now: float,
+        reporting: Sequence[EngineSample],
+        pace: float,
+        *,
+        demand: Demand,
+        previous: PoolState,
+        capacity_tokens: int,
+    ) -> _View:
+        in_use, waiting = sum(demand.in_use, NOTHING), sum(demand.waiting, NOTHING)
+        steps_s = [sample.iteration_s for sample in reporting if sample.iteration_s]
+        prompt_tokens = max(1.0, demand.mean_cost.tokens - (previous.expected_output_tokens or 0.0))
+        lines = [sample.waiting or 0 for sample in reporting]
+        # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
+        backlog_tokens = prompt_tokens * (sum(lines) / len(lines) + max(lines)) / 2
+        return _View(
+            elapsed_s=min(LONGEST_S, now - self.memory.at),
+            capacity_tokens=capacity_tokens,
+            in_use=in_use,
+            fullest=max((sample.kv_usage for sample in reporting if sample.kv_usage is not None), default=None),
+            slow=median(steps_s) / self._step_s if steps_s else 0.0,
+            queue=backlog_tokens / max(pace * self._policy.backlog_s, prompt_tokens),
+            held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
+        )
+
+
+def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> FusedMemory:
+    excess = max(view.slow, view.queue)
+    if excess > 1 or view.held_back:
+        pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, 1 - excess))
+    crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
+    return FusedMemory(
+        bias=_bias(memory.bias, view),
+        pace=max(LEAST_PACE, pace),
+        lean=max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)),
+        crowd=min(1.0, max(LEAST_CROWD, crowd)),
+        at=at,
+    )
+
+
+def _bias(bias: float, view: _View) -> float:
+    if view.fullest is None or view.in_use.tokens < COMPARED_FROM * view.capacity_tokens:
+        return bias
+    seen = min(MOST_BIAS, max(LEAST_BIAS, view.fullest * view.capacity_tokens / view.in_use.tokens))
+    follows_s = BIAS_RISES_S if seen > bias else BIAS_FALLS_S
+    return bias + (seen - bias) * min(1.0, view.elapsed_s / follows_s)
+
+
+def _limits(
+    policy: FusedPolicy, memory: FusedMemory, capacity_tokens: int, *, engines: int
+) -> tuple[Load, Load, Load] | None:
+    """None where no capacity is known. P1 and P2 leave the same to P0; between those two the queues' order is enough."""
+    if not capacity_tokens:
+        return None
+    sequences = float(policy.sequences_per_engine * engines)
+    whole = Load(policy.theta * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
+    below = whole.scaled(1 - policy.headroom)
+    return whole, below, below
+
+
+def _pace(policy: FusedPolicy, memory: FusedMemory, *, engines: int) -> Pace | None:
+    if memory.pace is None or not engines:
+        return None
+    rate = memory.pace * memory.lean * engines
+    first, second, third = (rate * policy.backlog_s * depth for depth in DEPTHS)
+    return Pace(rate, (first, second, third))

@@ -1,0 +1,49 @@
+"""Prompt tokens let go that the engines have not prefilled yet, as told by a pace: a leaky bucket. Pure.
+
+Engines serve first come, first served. A burst let in at once stands in their queues, and the next important request behind
+it; held back here, it lets that one pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from extproc.model import Pace, Priority
+
+AGAIN_S = 0.001
+"""Who is held back looks again this much after there should be room: sums of floats are not exact."""
+
+
+class Prefills:
+    """One replica's. `now` does not go back."""
+
+    __slots__ = ("_at", "_tokens")
+
+    def __init__(self) -> None:
+        self._tokens = 0.0
+        self._at = 0.0
+
+    def took(self, prompt_tokens: int, now: float, pace: Pace) -> None:
+        """A request of so many was let go."""
+        self._tokens = self.left(now, pace) + prompt_tokens
+        self._at = now
+
+    def left(self, now: float, pace: Pace) -> float:
+        """Tokens on their way now."""
+        return max(0.0, self._tokens - (now - self._at) * pace.tokens_per_s)
+
+    def lets(self, wants: Iterable[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
+        """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
+        not could, inf where all may.
+
+        A prompt's own length does not count: one longer than the depth would wait for ever.
+        """
+        left = self.left(now, pace)
+        count = 0
+        for priority, prompt_tokens in wants:
+            if (over := left - pace.depths[priority]) > 0:
+                return count, now + over / pace.tokens_per_s + AGAIN_S
+            left += prompt_tokens
+            count += 1
+        return count, math.inf

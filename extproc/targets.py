@@ -1,0 +1,33 @@
+"""What a pool's users were promised, and what the product makes of it. Pure."""
+
+from __future__ import annotations
+
+import math
+
+from extproc.config import ControllerName, PoolPolicy
+from extproc.model import PRIORITIES, Priority
+
+FIRST_TOKEN_S = {Priority.P0: 1.0, Priority.P1: 3.0, Priority.P2: 10.0}
+"""Time to a first token where a pool says none: people wait at a screen, agents at a call, nobody for a batch."""
+PER_TOKEN_S = 0.06
+"""Time per token after the first where a pool says none: somewhat faster than people read."""
+
+
+def enforced_first_token_s(pool: PoolPolicy) -> tuple[float, float, float]:
+    """Per priority, the time to a first token after which a request counts for nothing; inf: it is served late as well."""
+    if ControllerName.FUSED not in pool.controllers or not pool.fused.refuse_late:
+        return math.inf, math.inf, math.inf
+    first, second, third = (_first_token_s(pool, priority) for priority in PRIORITIES)
+    return first, second, third
+
+
+def per_token_s(pool: PoolPolicy) -> float:
+    """The tightest time per token: engines answer all priorities in the same steps."""
+    stated = [target.tpot_s for target in pool.targets.values() if target.tpot_s is not None]
+    return min(stated, default=PER_TOKEN_S)
+
+
+def _first_token_s(pool: PoolPolicy, priority: Priority) -> float:
+    target = pool.targets.get(priority)
+    stated_s = None if target is None else target.ttft_s
+    return FIRST_TOKEN_S[priority] if stated_s is None else stated_s

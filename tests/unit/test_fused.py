@@ -1,0 +1,193 @@
+"""The law `fused`, part by part. What it does to engines is in `tests/sim`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+import pytest
+
+from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
+from extproc.config.schema import Seconds
+from extproc.controllers.fused import BIAS_RISES_S, DEPTHS, FILLS_S, LEANS, LEAST_LEAN, PERIOD_S, Fused
+from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
+
+START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
+CAPACITY = 16_000
+POLICY = FusedPolicy(theta=0.9, headroom=0.1, sequences_per_engine=100, backlog_s=Seconds(0.2), tpot_share=0.5)
+STEP_S = 0.03
+"""Half of the 60 ms that a pool has as target where it says none."""
+ONE_S = round(1 / PERIOD_S)
+
+
+class _Bench:
+    """The law stepped by hand, over engines of one size. Requests of 100 prompt tokens, as many expected in the answer."""
+
+    def __init__(self) -> None:
+        self.law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
+        self.now = 0.0
+        self.state = replace(START, expected_output_tokens=100.0)
+        self.demand = Demand(mean_cost=Load(200, 1))
+
+    def holds(self, tokens: float, slots: float = 1.0, waiting: float = 0.0) -> None:
+        waits = NOTHING if not waiting else Load(200 * waiting, waiting)
+        self.demand = replace(
+            self.demand, in_use=(NOTHING, Load(tokens, slots), NOTHING), waiting=(NOTHING, NOTHING, waits)
+        )
+
+    def step(
+        self,
+        times: int = 1,
+        *,
+        usage: Sequence[float | None] = (0.1,),
+        lines: Sequence[int] | None = None,
+        step_s: float | None = None,
+    ) -> PoolState:
+        for _ in range(times):
+            self.now += PERIOD_S
+            samples = {
+                f"e:{i}": EngineSample(
+                    f"e:{i}",
+                    at=self.now,
+                    kv_usage=share,
+                    kv_capacity_tokens=CAPACITY,
+                    waiting=lines[i] if lines else 0,
+                    iteration_s=step_s,
+                )
+                for i, share in enumerate(usage)
+            }
+            fleet = Fleet(configured=tuple(samples), samples=MappingProxyType(samples))
+            self.state = self.law.step(self.now, fleet, demand=self.demand, previous=self.state)
+            self.state = replace(self.state, expected_output_tokens=100.0)
+        return self.state
+
+    @property
+    def rate(self) -> float:
+        """Prompt tokens per second of the whole pool."""
+        assert self.state.pace is not None
+        return self.state.pace.tokens_per_s
+
+
+def test_it_starts_with_its_share_of_tokens_and_sequences_and_leaves_p0_its_headroom() -> None:
+    state = _Bench().step(usage=(0.1, 0.1))
+    whole, below, lowest = state.limits
+    assert whole == Load(0.9 * 2 * CAPACITY, 200)
+    assert below == lowest == whole.scaled(0.9)
+    assert state.rejection == (0, 0, 0)
+    assert (state.saturation, state.reason, state.engines_reporting) == (0.1, "fused", 2)
+
+
+def test_the_first_pace_fills_the_caches_in_a_given_time_and_a_lost_engine_takes_its_part() -> None:
+    bench = _Bench()
+    bench.step(usage=(0.1, 0.1))
+    assert bench.rate == pytest.approx((1 + LEANS) * 2 * CAPACITY / FILLS_S)
+    bench.step(usage=(0.1,))
+    assert bench.rate == pytest.approx((1 + LEANS) * CAPACITY / FILLS_S)
+    assert bench.state.pace is not None
+    assert list(bench.state.pace.depths) == pytest.approx([bench.rate * 0.2 * depth for depth in DEPTHS])
+
+
+def test_without_a_capacity_it_says_nothing() -> None:
+    law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
+    fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=0.0, kv_usage=0.5)})
+    state = law.step(0.0, fleet, demand=Demand(), previous=START)
+    assert (state.limits, state.pace, state.reason) == (START.limits, None, "capacity-unknown")
+
+
+def test_the_fullest_engine_tells_what_a_counted_token_takes() -> None:
+    """Of 16,000 counted tokens in two engines one holds 0.6 of its cache: at that, all would hold 19,200."""
+    bench = _Bench()
+    bench.holds(16_000)
+    bench.step(10 * ONE_S, usage=(0.4, 0.6))
+    assert bench.law.memory.bias == pytest.approx(1.2, rel=1e-3)
+    assert bench.state.limits[0].tokens == pytest.approx(0.9 * 2 * CAPACITY / 1.2, rel=1e-3)
+
+
+def test_it_believes_bad_news_sooner_than_good() -> None:
+    bench = _Bench()
+    bench.holds(8000)
+    bench.step(ONE_S, usage=(0.75,))
+    risen = bench.law.memory.bias - 1
+    assert risen == pytest.approx(0.5 * (1 - (1 - PERIOD_S / BIAS_RISES_S) ** ONE_S), rel=0.1)
+    bench.step(ONE_S, usage=(0.25,))
+    assert bench.law.memory.bias > 1 + 0.8 * risen
+
+
+def test_the_last_of_a_crowd_teach_nothing() -> None:
+    """They are the longest, of which the cache holds more than was expected."""
+    bench = _Bench()
+    bench.holds(1000)
+    bench.step(10 * ONE_S, usage=(0.09,))
+    assert bench.law.memory.bias == 1
+
+
+def test_whom_the_pace_holds_back_it_is_sought_for() -> None:
+    bench = _Bench()
+    bench.step()
+    before = bench.rate
+    bench.holds(4000, waiting=5)
+    bench.step(5 * ONE_S)
+    assert bench.rate > 1.5 * before
+
+
+@pytest.mark.parametrize("held", [0.0, 0.9 * 0.9 * CAPACITY], ids=["nobody waits", "a limit holds them back"])
+def test_else_it_stays(held: float) -> None:
+    bench = _Bench()
+    bench.step()
+    before = bench.rate
+    bench.holds(held, waiting=5 if held else 0)
+    bench.step(5 * ONE_S, usage=(held / CAPACITY,))
+    assert bench.rate == pytest.approx(before)
+
+
+def test_a_line_in_the_engines_slows_the_pace_at_once_and_for_good_where_it_stays() -> None:
+    """The backlog wanted is 0.2 s of 1000 tokens a second: two requests of 100 in the engine's line."""
+    bench = _Bench()
+    bench.step()
+    assert bench.rate == pytest.approx(1500)
+    bench.step(lines=(2,))
+    assert bench.rate == pytest.approx(1000)
+    bench.step(lines=(20,))
+    assert bench.rate == pytest.approx(1000 * LEAST_LEAN, rel=0.02)
+    bench.step(2 * ONE_S, lines=(4,))
+    assert bench.law.memory.pace == pytest.approx(1000 * 0.67, rel=0.05)
+
+
+def test_a_line_in_one_of_many_counts_half() -> None:
+    bench = _Bench()
+    bench.step(usage=(0.1,) * 10, lines=(4, *[0] * 9))
+    assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (0.4 + 4) / 2 / 2))
+
+
+def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
+    bench = _Bench()
+    bench.step()
+    bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
+    assert bench.law.memory.pace == pytest.approx(1000 * 0.82, rel=0.02)
+    assert bench.law.memory.crowd == pytest.approx(0.905, rel=0.01)
+    assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
+    bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
+    assert bench.law.memory.crowd == 1
+
+
+def test_one_slow_engine_of_three_is_not_the_pool() -> None:
+    bench = _Bench()
+    bench.step(usage=(0.1, 0.1, 0.1))
+    before = bench.law.memory
+    samples = {f"e:{i}": EngineSample(f"e:{i}", 0.2, kv_usage=0.1, kv_capacity_tokens=CAPACITY) for i in range(3)}
+    steps_s = (9 * STEP_S, 0.5 * STEP_S, 0.5 * STEP_S)
+    samples = {s.engine: replace(s, iteration_s=step_s) for s, step_s in zip(samples.values(), steps_s, strict=True)}
+    bench.law.step(0.2, Fleet(tuple(samples), samples), demand=bench.demand, previous=bench.state)
+    assert bench.law.memory.pace == before.pace
+    assert bench.law.memory.crowd == 1
+
+
+def test_it_moves_at_its_own_rate_whatever_rate_it_is_called_at() -> None:
+    bench = _Bench()
+    bench.holds(8000)
+    bench.step(usage=(0.75,))
+    once = bench.law.memory
+    fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=bench.now, kv_usage=0.9, kv_capacity_tokens=CAPACITY)})
+    bench.law.step(bench.now + 0.01, fleet, demand=bench.demand, previous=bench.state)
+    assert bench.law.memory == once

@@ -1,0 +1,73 @@
+"""How fast prompts may follow each other: a leaky bucket with a depth per priority."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from extproc.model import Pace, Priority
+from extproc.pace import AGAIN_S, Prefills
+
+P0, P1, P2 = Priority
+PACE = Pace(tokens_per_s=1000.0, depths=(300.0, 200.0, 100.0))
+
+
+def _held_back(prefills: Prefills, priority: Priority) -> float:
+    """Until when; at 0 s."""
+    count, at = prefills.lets([(priority, 10)], 0.0, PACE)
+    assert count == 0
+    return at
+
+
+def test_an_empty_backlog_lets_anybody_go_however_long_the_prompt() -> None:
+    assert Prefills().lets([(P2, 50_000)], 0.0, PACE) == (1, math.inf)
+
+
+def test_it_goes_by_itself_at_the_pace() -> None:
+    prefills = Prefills()
+    prefills.took(500, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == 500
+    assert prefills.left(1.2, PACE) == pytest.approx(300)
+    assert prefills.left(9.0, PACE) == 0
+
+
+def test_each_priority_goes_while_less_stands_before_it_than_its_depth() -> None:
+    prefills = Prefills()
+    prefills.took(250, 0.0, PACE)
+    assert prefills.lets([(P0, 10)], 0.0, PACE) == (1, math.inf)
+    assert _held_back(prefills, P1) == pytest.approx(0.05 + AGAIN_S)
+    assert _held_back(prefills, P2) == pytest.approx(0.15 + AGAIN_S)
+
+
+def test_who_goes_stands_before_the_next_of_the_same_ask() -> None:
+    count, at = Prefills().lets([(P1, 150), (P1, 150), (P1, 150)], 0.0, PACE)
+    assert count == 2
+    assert at == pytest.approx(0.1 + AGAIN_S)
+
+
+def test_what_went_by_a_depth_counts_for_all() -> None:
+    """Else a stream of P0 would leave the lower ones their whole depth on top."""
+    prefills = Prefills()
+    for _ in range(4):
+        prefills.took(100, 0.0, PACE)
+    assert _held_back(prefills, P2) == pytest.approx(0.3 + AGAIN_S)
+
+
+@given(st.lists(st.tuples(st.sampled_from(Priority), st.integers(1, 400)), max_size=20), st.floats(0, 1e4))
+def test_who_is_held_back_goes_at_the_moment_that_was_said(wants: list[tuple[Priority, int]], now: float) -> None:
+    prefills = Prefills()
+    prefills.took(700, now, PACE)
+    count, at = prefills.lets(wants, now, PACE)
+    for _, prompt_tokens in wants[:count]:
+        prefills.took(prompt_tokens, now, PACE)
+    if count < len(wants):
+        assert at > now
+        assert prefills.lets(wants[count : count + 1], at, PACE) == (1, math.inf)
+
+
+def test_replicas_share_a_pace() -> None:
+    assert PACE.shared(1) == PACE
+    assert PACE.shared(2) == Pace(500.0, (150.0, 100.0, 50.0))
