@@ -30,8 +30,8 @@ STEP_S = 1.0
 """The cut moves no more often, so that verdicts hold for a while also where it has to move."""
 HORIZON_S = 5.0
 """Over about so long the share refused is watched."""
-CHANCE = 3.0
-"""Standard deviations by which many keys may differ from the rate by chance alone: within them the cut is the rate."""
+CHANCE = 2 * math.sqrt(ATTEMPTS)
+"""Standard deviations by which the share may differ from the rate by chance: two, of keys of which each comes so often."""
 GAIN = 3.0
 """What lies beyond is made good within `HORIZON_S` / GAIN."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from extproc.levels import EPOCH_S
 from extproc.sim.stack import Stack, StackOptions
 from tests.support.counting_engine import counting_engine
 from tests.support.gateway import CHAT, Gateway, Reply, gateway_of
@@ -17,7 +18,7 @@ pools: [{name: main, engines: {static: []}, controllers: [fixed], fixed: {limit:
 
 
 async def attempts(gateway: Gateway, words: int) -> set[int]:
-    """Seven times the same request, each time with other words about itself; the statuses."""
+    """Three times, as the SDKs try, the same request, each time with other words about itself; the statuses."""
     body = CHAT | {"messages": [{"role": "user", "content": "hello " * words}]}
     made_up = [
         {
@@ -28,7 +29,7 @@ async def attempts(gateway: Gateway, words: int) -> set[int]:
             "x-session-id": f"{count}",
             "user-agent": f"client/{count}",
         }
-        for count in range(7)
+        for count in range(3)
     ]
     return {
         (await gateway.post(body, path=f"/v1/chat/completions?{i}", headers=one)).status
@@ -42,14 +43,17 @@ async def test_two_replicas_that_share_nothing_give_a_client_one_verdict_however
         Stack(StackOptions(policy=HALF, engine_addresses=(engine.address,), replicas=2)) as stack,
         gateway_of(stack) as gateway,
     ):
-        seen = await asyncio.gather(*(attempts(gateway, words) for words in range(100)))
+        began = asyncio.get_running_loop().time()
+        seen = await asyncio.gather(*(attempts(gateway, words) for words in range(200)))
+        turned = (asyncio.get_running_loop().time() - began) / EPOCH_S
         counted = (await gateway.pool())["priorities"]["P1"]
     assert set().union(*seen) == {200, 429}
-    # A key's minute may end meanwhile. Drawn anew each time, not one in sixty would have a single verdict.
-    assert sum(len(one) == 1 for one in seen) >= 80
-    assert 25 < sum(one == {429} for one in seen) < 75
+    # Some keys' minute ended meanwhile. Drawn anew at each attempt, a quarter would have one verdict.
+    assert sum(len(one) == 1 for one in seen) >= 200 * (1 - turned) - 16
+    assert turned < 0.5, "the machine is too slow to tell"
+    assert sum(one == {429} for one in seen) > 30
     assert counted["retries"] > 100
-    assert counted["amplification"] > 3, "seven, as far as this replica saw them"
+    assert counted["amplification"] > 2, "three, as far as this replica saw them"
 
 
 async def test_a_thousand_obedient_clients_come_back_in_no_wave() -> None:
