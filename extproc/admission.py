@@ -101,7 +101,7 @@ class Admission:
             return self._over_quota(refill_s, head_class.api, priority, pool)
         if head_class.settled:
             submission = self._submission(head, head_class, head_class.priority, head_class.pool, self._unseen(head))
-            who = partial(self._identity.key, head, tenant, None)
+            who = partial(self._identity.sender, head, tenant, None)
             if refusal := self._dispatchers[head_class.pool].refuse_on_arrival(submission, who):
                 return refusal
         return Candidate(head, head_class, wants_body=self._body_is_worth_it(head))
@@ -119,7 +119,7 @@ class Admission:
         dispatcher = self._dispatchers[pool]
         submission = self._submission(head, head_class, priority, pool, seen)
         if not head_class.settled:
-            who = partial(self._identity.key, head, head_class.tenant, body)
+            who = partial(self._identity.sender, head, head_class.tenant, body)
             if refusal := dispatcher.refuse_on_arrival(submission, who):
                 return refusal
         most = dispatcher.state.engine_max_tokens

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from extproc.clock import Alarm, Clock
 from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
+from extproc.identity import Sender
 from extproc.judgement import Judgement
 from extproc.levels import Levels
 from extproc.meters import Traffic
@@ -73,7 +74,7 @@ class Dispatcher:
         self._returns = Returns()
         ledger.on_wake(self._on_wake)
 
-    def refuse_on_arrival(self, submission: Submission, who: Callable[[], bytes]) -> Rejection | None:
+    def refuse_on_arrival(self, submission: Submission, who: Callable[[], Sender]) -> Rejection | None:
         """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered.
 
         `who`: whose request it is, asked for only where some are refused outright.
@@ -85,7 +86,7 @@ class Dispatcher:
         if self._draining:
             return self.refuse(Outcome.DRAINING, submission)
         rate = self._ledger.state.rejection[submission.priority]
-        if rate > 0 and self._levels.refuses(submission.priority, rate, who=who, now=now, wall=self._wall):
+        if rate > 0 and self._levels.refuses(submission.priority, rate, who=who, now=now, wall_s=self._wall()):
             return self.refuse(Outcome.SHED, submission)
         if self._bands.blocked(submission.priority) and (outcome := self._judge(submission, now, waits=True)):
             return self.refuse(outcome, submission)

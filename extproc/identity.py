@@ -7,13 +7,15 @@ The first that is there decides:
 3. tenant, announced length and source address: the last hop that Envoy itself saw.
 
 Nothing else is looked at: no request id, no count of retries, no path, no other header, for a client could write a new one
-at each attempt and so draw again until it is lucky. A client that changes its request has another request; only a trusted
-session bounds those.
+at each attempt and so draw again until it is lucky. A client that changes its request has another request, and clients
+that send the same request look alike; only a trusted session tells who is who.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+from msgspec import Struct
 
 from extproc.model import RequestHead, Tenant
 
@@ -21,6 +23,13 @@ _END_BYTES = 256
 """Of a body: conversations begin alike and end differently, and a hash of a megabyte takes a millisecond."""
 _NETWORK_GROUPS = 4
 """Of an IPv6 address: one client has all the others."""
+
+
+class Sender(Struct, frozen=True, gc=False):
+    """`one_client`: the key is one client's own; else several may look alike."""
+
+    key: bytes
+    one_client: bool = False
 
 
 class Identity:
@@ -31,24 +40,22 @@ class Identity:
     def __init__(self, session_header: str | None) -> None:
         self._session_header = session_header
 
-    def key(self, head: RequestHead, tenant: Tenant, body: bytes | None) -> bytes:
+    def sender(self, head: RequestHead, tenant: Tenant, body: bytes | None) -> Sender:
         """`body` None: not here yet, or never."""
         headers = head.headers
         if self._session_header is not None and (session := headers.get(self._session_header)):
-            return f"{tenant.name}\0s\0{session}".encode("utf-8", "surrogatepass")
+            return Sender(f"{tenant.name}\0s\0{session}".encode("utf-8", "surrogatepass"), one_client=True)
         if body is not None:
-            return f"{tenant.name}\0b\0{len(body)}\0".encode("utf-8", "surrogatepass") + body[-_END_BYTES:]
+            return Sender(f"{tenant.name}\0b\0{len(body)}\0".encode("utf-8", "surrogatepass") + body[-_END_BYTES:])
         length = headers.get("content-length", "")
-        return f"{tenant.name}\0a\0{length}\0{source(headers)}".encode("utf-8", "surrogatepass")
+        return Sender(f"{tenant.name}\0a\0{length}\0{source(headers)}".encode("utf-8", "surrogatepass"))
 
 
 def source(headers: Mapping[str, str]) -> str:
     """Who was connected to Envoy, or to the last proxy before it: the hop that was added last. IPv6: its network."""
     address = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-    match address.count(":"):
-        case 0:
-            return address
-        case 1:
-            return address.partition(":")[0]  # some proxies add the port, which is another at each connection
-        case _:
-            return ":".join(address.partition("::")[0].split(":")[:_NETWORK_GROUPS])
+    if ":" not in address:
+        return address
+    if address.count(":") == 1:
+        return address.partition(":")[0]  # some proxies add the port, which is another at each connection
+    return ":".join(address.partition("::")[0].split(":")[:_NETWORK_GROUPS])

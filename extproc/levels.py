@@ -6,6 +6,9 @@ replicas with the same policy agree without a word between them.
 
 Levels turn every `EPOCH_S`, each key at a moment of its own, so that never everybody is dealt anew at once. They turn by
 the golden ratio: over some epochs every key is refused its share of the time, and none has bad luck for long.
+
+A key that comes more often than a client tries again is many clients that look alike (unless it is a trusted session): it
+turns after every `ATTEMPTS`, so that requests that are all the same are refused at the rate too.
 """
 
 from __future__ import annotations
@@ -15,15 +18,20 @@ from collections.abc import Callable
 from hashlib import blake2b
 from struct import Struct
 
+from extproc.identity import Sender
 from extproc.model import PRIORITIES, Priority
 
 EPOCH_S = 60.0
+ATTEMPTS = 8
+"""Of one client in one epoch, at most: the SDKs try three times, those who set it higher seldom more than this."""
+MOST_KEYS = 65_536
+"""Whose attempts are counted, at about 150 bytes each; beyond it counting starts anew."""
 STEP_S = 1.0
 """The cut moves no more often, so that verdicts hold for a while also where it has to move."""
 HORIZON_S = 5.0
 """Over about so long the share refused is watched."""
-CHANCE = 3.0
-"""Standard deviations by which many keys may differ from the rate by chance alone: within them the cut is the rate."""
+CHANCE = 2 * math.sqrt(ATTEMPTS)
+"""Standard deviations by which the share may differ from the rate by chance: two, of keys of which each comes so often."""
 GAIN = 3.0
 """What lies beyond is made good within `HORIZON_S` / GAIN."""
 
@@ -32,11 +40,15 @@ _HALVES = Struct(">II")
 _WHOLE = 2.0**32
 
 
-def level(key: bytes, secret: bytes, wall_s: float) -> float:
-    """In [0, 1). `secret`: what clients do not know, so that none can tell its levels. `wall_s`: since the epoch, on which
-    replicas agree as well as their clocks do."""
-    start, phase = _HALVES.unpack(blake2b(secret + key, digest_size=8).digest())
-    turns = (wall_s / EPOCH_S + phase / _WHOLE) // 1
+def digest(key: bytes, secret: bytes) -> bytes:
+    """What a key's levels come from. `secret`: what clients do not know, so that none can tell its levels."""
+    return blake2b(secret + key, digest_size=8).digest()
+
+
+def level(digest: bytes, wall_s: float, turned: int = 0) -> float:
+    """In [0, 1). `wall_s`: since the epoch, on which replicas agree as well as their clocks do; `turned`: so often more."""
+    start, phase = _HALVES.unpack(digest)
+    turns = (wall_s / EPOCH_S + phase / _WHOLE) // 1 + turned
     at: float = (start / _WHOLE + turns * _TURN) % 1.0
     return at
 
@@ -93,13 +105,26 @@ class Levels:
         """`secret`: as for `level`, the same on every replica."""
         self.secret = secret
         self._cuts = tuple(Cut() for _ in PRIORITIES)
+        self._attempts: dict[bytes, int] = {}
+        """By digest, in this epoch. Of keys that may be many clients."""
+        self._counted_from = -math.inf
 
-    def refuses(
-        self, priority: Priority, rate: float, *, who: Callable[[], bytes], now: float, wall: Callable[[], float]
-    ) -> bool:
-        """Whether a request bears the `rate` of its priority. `who`: its key, made only where it is needed."""
+    def refuses(self, priority: Priority, rate: float, *, who: Callable[[], Sender], now: float, wall_s: float) -> bool:
+        """Whether a request bears the `rate` of its priority. `who`: asked only where it matters."""
         if rate <= 0:
             return False
         if rate >= 1:
             return True
-        return self._cuts[priority].refuses(level(who(), self.secret, wall()), rate, now)
+        sender = who()
+        one = digest(sender.key, self.secret)
+        turned = 0 if sender.one_client else self._earlier(one, now) // ATTEMPTS
+        return self._cuts[priority].refuses(level(one, wall_s, turned), rate, now)
+
+    def _earlier(self, one: bytes, now: float) -> int:
+        """How often it came before in this epoch; counts it."""
+        if now - self._counted_from >= EPOCH_S or len(self._attempts) >= MOST_KEYS:
+            self._attempts.clear()
+            self._counted_from = now
+        before = self._attempts.get(one, 0)
+        self._attempts[one] = before + 1
+        return before

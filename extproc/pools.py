@@ -194,7 +194,8 @@ def _longest_wait_s(policy: Policy) -> float:
 
 
 def _secret(pool: PoolPolicy, policy: Policy) -> bytes:
-    """For the pool's levels: the same on every replica with this policy, and nothing that a client knows."""
+    """For the pool's levels: the same on every replica with this policy, and nothing that a client knows, unless it can guess
+    the whole policy. Another policy deals everybody anew."""
     return f"{fingerprint(policy)} {pool.name}".encode()
 
 

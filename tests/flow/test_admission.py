@@ -13,6 +13,7 @@ import pytest
 from msgspec import structs
 
 from extproc.admission import Admission, Candidate, Pass
+from extproc.levels import ATTEMPTS
 from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
 from extproc.state.local import LocalQuota
 from extproc.tickets import Ticket, Waiting
@@ -189,7 +190,7 @@ async def test_no_header_that_a_client_makes_up_gains_another_verdict() -> None:
         for words in range(50):
             body = {"prompt": "x " * words}
             verdicts = {is_shed(gateway.post(body, x_forwarded_for="10.0.0.1"))}
-            for attempt in range(10):
+            for attempt in range(ATTEMPTS - 1):
                 again = gateway.post(
                     body,
                     path=f"{CHAT}?attempt={attempt}",
@@ -215,6 +216,16 @@ async def test_a_trusted_session_keeps_its_verdict_whatever_it_sends() -> None:
         ]
         assert all(len(seen) == 1 for seen in verdicts)
         assert 70 < sum(True in seen for seen in verdicts) < 130
+
+
+@virtual
+async def test_requests_that_are_all_the_same_are_refused_at_the_rate() -> None:
+    """As a load generator sends them; they are no retries of one another."""
+    for rate in (0.1, 0.5):
+        gateway = shedding(rate)
+        for _ in range(100):
+            gateway.post(x_forwarded_for="10.0.0.1")
+        assert abs(gateway.seen.outcomes[Outcome.SHED] / 100 - rate) <= 0.12
 
 
 @virtual

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from extproc.clock import LoopClock
 from extproc.config import parse_policy
 from extproc.dispatcher import Dispatcher
+from extproc.identity import Sender
 from extproc.levels import Levels
 from extproc.model import Cost, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Verdicts
@@ -67,7 +68,7 @@ class SlowPool:
 
     def send(self, priority: Priority) -> Waiting:
         submission = Submission(priority, Cost(1, 0))
-        sent = self.dispatcher.refuse_on_arrival(submission, bytes) or self.dispatcher.submit(submission)
+        sent = self.dispatcher.refuse_on_arrival(submission, lambda: Sender(b"")) or self.dispatcher.submit(submission)
         assert isinstance(sent, Waiting)
         return sent
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from extproc.levels import EPOCH_S
 from extproc.sim.stack import Stack, StackOptions
 from tests.support.counting_engine import counting_engine
 from tests.support.gateway import CHAT, Gateway, Reply, gateway_of
@@ -13,13 +14,11 @@ HALF = "pools: [{name: main, engines: {static: []}, controllers: [fixed], overri
 NOBODY_WAITS = """
 queues: [{priority: P1, name: one, maxQueueSize: 0, timeout: 15s}]
 pools: [{name: main, engines: {static: []}, controllers: [fixed], fixed: {limit: {requests: 4}}}]
-retryAfter: {max: 20s}
 """
-"""With the default of a minute seventeen come back each second, too few to tell a wave from a busy machine's delays."""
 
 
 async def attempts(gateway: Gateway, words: int) -> set[int]:
-    """Seven times the same request, each time with other words about itself; the statuses."""
+    """Three times, as the SDKs try, the same request, each time with other words about itself; the statuses."""
     body = CHAT | {"messages": [{"role": "user", "content": "hello " * words}]}
     made_up = [
         {
@@ -30,7 +29,7 @@ async def attempts(gateway: Gateway, words: int) -> set[int]:
             "x-session-id": f"{count}",
             "user-agent": f"client/{count}",
         }
-        for count in range(7)
+        for count in range(3)
     ]
     return {
         (await gateway.post(body, path=f"/v1/chat/completions?{i}", headers=one)).status
@@ -44,14 +43,17 @@ async def test_two_replicas_that_share_nothing_give_a_client_one_verdict_however
         Stack(StackOptions(policy=HALF, engine_addresses=(engine.address,), replicas=2)) as stack,
         gateway_of(stack) as gateway,
     ):
-        seen = await asyncio.gather(*(attempts(gateway, words) for words in range(100)))
+        began = asyncio.get_running_loop().time()
+        seen = await asyncio.gather(*(attempts(gateway, words) for words in range(200)))
+        turned = (asyncio.get_running_loop().time() - began) / EPOCH_S
         counted = (await gateway.pool())["priorities"]["P1"]
     assert set().union(*seen) == {200, 429}
-    # A key's minute may end meanwhile. Drawn anew each time, not one in sixty would have a single verdict.
-    assert sum(len(one) == 1 for one in seen) >= 80
-    assert 25 < sum(one == {429} for one in seen) < 75
+    # Some keys' minute ended meanwhile. Drawn anew at each attempt, a quarter would have one verdict.
+    assert sum(len(one) == 1 for one in seen) >= 200 * (1 - turned) - 16
+    assert turned < 0.5, "the machine is too slow to tell"
+    assert sum(one == {429} for one in seen) > 30
     assert counted["retries"] > 100
-    assert counted["amplification"] > 3, "seven, as far as this replica saw them"
+    assert counted["amplification"] > 2, "three, as far as this replica saw them"
 
 
 async def test_a_thousand_obedient_clients_come_back_in_no_wave() -> None:
@@ -75,9 +77,11 @@ async def test_a_thousand_obedient_clients_come_back_in_no_wave() -> None:
         await asyncio.gather(*(refused(gateway, number) for number in range(1000)))
         await asyncio.gather(*running)
     assert len(told) > 900
-    assert all(1 <= seconds <= 20 and seconds * 1000 - 1000 < millis <= seconds * 1000 for _, seconds, millis in told)
-    assert peak_over_mean(at + millis / 1000 for at, _, millis in told) <= 1.3
-    assert peak_over_mean_of_seconds(at + seconds for at, seconds, _ in told) <= 1.3
+    assert all(1 <= seconds <= 60 and seconds * 1000 - 1000 < millis <= seconds * 1000 for _, seconds, millis in told)
+    assert peak_over_mean_of_seconds(seconds for _, seconds, _ in told) <= 1.3
+    # Seventeen a second, and a busy machine's delays on top: no wave, but not as even as in virtual time.
+    assert peak_over_mean(at + millis / 1000 for at, _, millis in told) <= 1.5
+    assert peak_over_mean_of_seconds(at + seconds for at, seconds, _ in told) <= 1.5
 
 
 def retry_after(reply: Reply) -> tuple[int, int]:

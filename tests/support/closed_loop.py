@@ -17,6 +17,7 @@ from extproc.config import PoolPolicy, parse_policy
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
+from extproc.identity import Sender
 from extproc.levels import Levels
 from extproc.model import PRIORITIES, UNLIMITED, Cost, End, EngineSample, Fleet, PoolState, Priority, Rejection
 from extproc.sim.engine import EngineModel, EngineSpec, Refusal, SimRequest
@@ -206,8 +207,8 @@ class _Loop:
         self.run.results.append(result)
         expected = self.dispatcher.state.expected_output_tokens or DEFAULT_OUTPUT_TOKENS
         submission = Submission(intent.priority, Cost(intent.prompt_tokens, round(expected)))
-        key = b"%d" % len(self.run.results)
-        answer = self.dispatcher.refuse_on_arrival(submission, lambda: key) or self.dispatcher.submit(submission)
+        sender = Sender(b"%d" % len(self.run.results), one_client=True)
+        answer = self.dispatcher.refuse_on_arrival(submission, lambda: sender) or self.dispatcher.submit(submission)
         if isinstance(answer, Waiting):
             answer.verdict.add_done_callback(lambda verdict: self._verdict(verdict.result(), result))
         else:

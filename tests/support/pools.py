@@ -9,6 +9,7 @@ from dataclasses import replace
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
 from extproc.dispatcher import Dispatcher
+from extproc.identity import Sender
 from extproc.levels import Levels
 from extproc.model import DEFAULT_TENANT, NOTHING, Cost, Load, PoolState, Priority, Rejection, Tenant
 from extproc.state.local import LocalLedger
@@ -60,11 +61,11 @@ class Pool:
         tenant: Tenant = DEFAULT_TENANT,
         who: bytes | None = None,
     ) -> Ticket | Waiting | Rejection:
-        """`who`: its key, the same for retries; None: one that nobody had before."""
+        """`who`: one client's key, the same for its retries; None: one that nobody had before."""
         self._sent += 1
-        key = b"%d" % self._sent if who is None else who
+        sender = Sender(b"%d" % self._sent if who is None else who, one_client=True)
         submission = Submission(priority, Cost(tokens, 0), body_bytes=body_bytes, patience_s=patience_s, tenant=tenant)
-        return self.dispatcher.refuse_on_arrival(submission, lambda: key) or self.dispatcher.submit(submission)
+        return self.dispatcher.refuse_on_arrival(submission, lambda: sender) or self.dispatcher.submit(submission)
 
     def ticket(self, priority: Priority = Priority.P1, *, tokens: int = 1) -> Ticket:
         sent = self.send(priority, tokens=tokens)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.identity import Identity, source
+from extproc.identity import Identity, Sender, source
 from extproc.model import DEFAULT_TENANT, RequestHead, Tenant
 
 PLAIN = Identity(None)
@@ -17,8 +17,8 @@ def head(path: str = "/v1/chat/completions", **headers: str) -> RequestHead:
     return RequestHead("POST", path, sent | {name.replace("_", "-"): value for name, value in headers.items()})
 
 
-def key(request: RequestHead, tenant: Tenant = DEFAULT_TENANT, body: bytes | None = None) -> bytes:
-    return PLAIN.key(request, tenant, body)
+def key(request: RequestHead, tenant: Tenant = DEFAULT_TENANT, body: bytes | None = None) -> Sender:
+    return PLAIN.sender(request, tenant, body)
 
 
 @given(
@@ -34,7 +34,7 @@ def test_headers_that_a_client_can_make_up_change_nothing(made_up: dict[str, str
         plain = head()
         varied = RequestHead("POST", "/v1/chat/completions?x=1", {**plain.headers, **made_up}, request_id="7")
         assert key(varied, body=body) == key(plain, body=body)
-        assert SESSIONS.key(varied, DEFAULT_TENANT, body) == SESSIONS.key(plain, DEFAULT_TENANT, body)
+        assert SESSIONS.sender(varied, DEFAULT_TENANT, body) == SESSIONS.sender(plain, DEFAULT_TENANT, body)
 
 
 def test_hops_that_a_client_makes_up_change_nothing() -> None:
@@ -42,19 +42,25 @@ def test_hops_that_a_client_makes_up_change_nothing() -> None:
 
 
 def test_a_trusted_session_is_told_by_nothing_else() -> None:
-    one = SESSIONS.key(head(x_session_id="7"), DEFAULT_TENANT, None)
-    assert one == SESSIONS.key(head(x_session_id="7", content_length="9", x_forwarded_for="::1"), DEFAULT_TENANT, b"{}")
-    assert one != SESSIONS.key(head(x_session_id="8"), DEFAULT_TENANT, None)
-    assert one != SESSIONS.key(head(x_session_id="7"), Tenant("another"), None)
+    one = SESSIONS.sender(head(x_session_id="7"), DEFAULT_TENANT, None)
+    assert one == SESSIONS.sender(
+        head(x_session_id="7", content_length="9", x_forwarded_for="::1"), DEFAULT_TENANT, b"{}"
+    )
+    assert one.one_client
+    assert one != SESSIONS.sender(head(x_session_id="8"), DEFAULT_TENANT, None)
+    assert one != SESSIONS.sender(head(x_session_id="7"), Tenant("another"), None)
 
 
 def test_without_a_session_the_body_tells_where_it_is_there() -> None:
-    assert SESSIONS.key(head(), DEFAULT_TENANT, b"{}") == key(head(content_length="9", x_forwarded_for=""), body=b"{}")
+    assert SESSIONS.sender(head(), DEFAULT_TENANT, b"{}") == key(
+        head(content_length="9", x_forwarded_for=""), body=b"{}"
+    )
     assert key(head(), body=b"{}") != key(head(), body=b"[]")
     assert key(head(), body=b"{" + b" " * 4000) != key(head(), body=b"[" + b" " * 4001)
 
 
 def test_before_the_body_is_here_length_and_source_tell() -> None:
+    assert not key(head()).one_client, "many may send the same from one place"
     assert key(head()) == key(head())
     others = [head(content_length="101"), head(x_forwarded_for="10.0.0.2"), RequestHead("POST", "/", {})]
     assert len({key(head()), key(head(), Tenant("another")), *map(key, others)}) == 5

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from random import Random
-from typing import TypeVar
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.levels import EPOCH_S, Cut, Levels, level
+from extproc.identity import Sender
+from extproc.levels import ATTEMPTS, EPOCH_S, MOST_KEYS, Cut, Levels, digest, level
 from extproc.model import Priority
 
 SECRET = b"a policy's"
 WALL_S = 1.8e9
 keys = st.binary(max_size=40)
-T = TypeVar("T")
 walls = st.floats(0, 4e9)
 rates = st.floats(0.01, 0.99)
 
 
-def of(value: T) -> Callable[[], T]:
-    return lambda: value
+def level_of(key: bytes, wall_s: float, secret: bytes = SECRET) -> float:
+    return level(digest(key, secret), wall_s)
+
+
+def refused(
+    levels: Levels, rate: float, key: bytes, *, now: float = 0.0, wall_s: float = WALL_S, one_client: bool = True
+) -> bool:
+    return levels.refuses(Priority.P1, rate, who=lambda: Sender(key, one_client), now=now, wall_s=wall_s)
 
 
 def share(levels: Levels, rate: float, sent: list[bytes], *, now: float = 0.0, wall_s: float = WALL_S) -> float:
-    verdicts = [levels.refuses(Priority.P1, rate, who=of(k), now=now, wall=lambda: wall_s) for k in sent]
+    verdicts = [refused(levels, rate, key, now=now, wall_s=wall_s) for key in sent]
     return sum(verdicts) / len(verdicts)
 
 
@@ -36,29 +40,26 @@ def numbered(count: int, name: str = "") -> list[bytes]:
 
 @given(key=keys, wall_s=walls)
 def test_a_level_is_a_share(key: bytes, wall_s: float) -> None:
-    assert 0 <= level(key, SECRET, wall_s) < 1
+    assert 0 <= level_of(key, wall_s) < 1
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.1, 0.35, 0.5, 0.8, 0.97])
 @pytest.mark.parametrize("wall_s", [0.0, WALL_S, WALL_S + 31])
 def test_of_many_keys_the_share_refused_is_the_rate(rate: float, wall_s: float) -> None:
-    refused = share(Levels(SECRET), rate, numbered(5000), wall_s=wall_s)
-    assert abs(refused - rate) < 3 * (rate * (1 - rate) / 5000) ** 0.5
+    seen = share(Levels(SECRET), rate, numbered(5000), wall_s=wall_s)
+    assert abs(seen - rate) < 3 * (rate * (1 - rate) / 5000) ** 0.5
 
 
 @given(key=keys, wall_s=walls, after_s=st.floats(0, EPOCH_S / 2))
 def test_a_level_turns_once_at_the_most_while_an_epoch_passes(key: bytes, wall_s: float, after_s: float) -> None:
-    seen = [level(key, SECRET, wall_s + after_s * step / 8) for step in range(16)]
+    seen = [level_of(key, wall_s + after_s * step / 8) for step in range(16)]
     assert len(set(seen)) <= 2
 
 
 def test_a_retry_meets_the_verdict_of_its_first_attempt() -> None:
     """Seven seconds later, all but those whose minute ended meanwhile."""
     levels, sent = Levels(SECRET), numbered(2000)
-    first, again = (
-        [levels.refuses(Priority.P1, 0.4, who=of(k), now=at_s, wall=of(WALL_S + at_s)) for k in sent]
-        for at_s in (0.0, 7.0)
-    )
+    first, again = ([refused(levels, 0.4, key, now=at_s, wall_s=WALL_S + at_s) for key in sent] for at_s in (0.0, 7.0))
     assert sum(a != b for a, b in zip(first, again, strict=True)) / 2000 < 1.3 * 7 / EPOCH_S
 
 
@@ -66,13 +67,13 @@ def test_not_everybody_is_dealt_anew_at_the_same_second() -> None:
     sent = numbered(6000)
     for second in range(60):
         before, after = WALL_S + second, WALL_S + second + 1
-        turned = sum(level(key, SECRET, before) != level(key, SECRET, after) for key in sent)
+        turned = sum(level_of(key, before) != level_of(key, after) for key in sent)
         assert 60 < turned < 145
 
 
 @given(key=keys, first=st.integers(0, 10**8))
 def test_over_epochs_each_key_bears_its_share_and_no_more(key: bytes, first: int) -> None:
-    refused = [level(key, SECRET, (first + epoch) * EPOCH_S) < 0.3 for epoch in range(50)]
+    refused = [level_of(key, (first + epoch) * EPOCH_S) < 0.3 for epoch in range(50)]
     assert abs(sum(refused) - 15) <= 2
     assert not any(refused[i] and refused[i + 1] for i in range(49))
 
@@ -87,7 +88,7 @@ def test_a_higher_rate_refuses_whom_a_lower_one_does(
         cut = Cut()
         for second, (before, at) in enumerate(history):
             cut.refuses(at, before, float(second))
-        verdicts.append(cut.refuses(level(key, SECRET, WALL_S), asked, len(history) + 1.0))
+        verdicts.append(cut.refuses(level_of(key, WALL_S), asked, len(history) + 1.0))
     assert verdicts[1] >= verdicts[0]
 
 
@@ -95,7 +96,7 @@ def test_a_higher_rate_refuses_whom_a_lower_one_does(
 def test_replicas_agree_and_other_secrets_do_not(key: bytes, wall_s: float, rate: float) -> None:
     one, other = Levels(SECRET), Levels(SECRET)
     assert share(one, rate, [key], wall_s=wall_s) == share(other, rate, [key], wall_s=wall_s, now=1e6)
-    assert level(key, SECRET, wall_s) != level(key, b"another", wall_s)
+    assert level_of(key, wall_s) != level_of(key, wall_s, b"another")
 
 
 def test_no_tenant_is_blacked_out() -> None:
@@ -107,12 +108,45 @@ def test_no_tenant_is_blacked_out() -> None:
 
 
 def test_a_rate_of_none_or_all_asks_for_no_key() -> None:
-    def nobody() -> bytes:
+    def nobody() -> Sender:
         raise AssertionError("asked for")
 
     levels = Levels(SECRET)
-    assert not levels.refuses(Priority.P0, 0.0, who=nobody, now=0.0, wall=lambda: WALL_S)
-    assert levels.refuses(Priority.P0, 1.0, who=nobody, now=0.0, wall=lambda: WALL_S)
+    assert not levels.refuses(Priority.P0, 0.0, who=nobody, now=0.0, wall_s=WALL_S)
+    assert levels.refuses(Priority.P0, 1.0, who=nobody, now=0.0, wall_s=WALL_S)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("name", range(10))
+def test_a_hundred_that_look_alike_are_refused_at_the_rate(rate: float, name: int) -> None:
+    """Whoever tries a gateway out sends the same request again and again, within a second."""
+    levels = Levels(SECRET)
+    verdicts = [refused(levels, rate, b"%d" % name, now=i / 200, one_client=False) for i in range(100)]
+    assert abs(sum(verdicts) / 100 - rate) <= 0.12
+
+
+@given(key=keys, rate=rates, wall_s=walls)
+def test_as_many_attempts_as_one_client_makes_meet_one_verdict(key: bytes, rate: float, wall_s: float) -> None:
+    levels = Levels(SECRET)
+    seen = [refused(levels, rate, key, now=i / 9, wall_s=wall_s, one_client=False) for i in range(ATTEMPTS)]
+    assert len(set(seen)) == 1
+    assert seen[0] is refused(Levels(SECRET), rate, key, wall_s=wall_s)
+
+
+def test_a_session_keeps_its_level_however_often_it_comes() -> None:
+    levels = Levels(SECRET)
+    assert len({refused(levels, 0.5, b"session", now=i / 1000) for i in range(900)}) == 1
+
+
+def test_attempts_are_counted_per_epoch_and_in_bounded_memory() -> None:
+    levels, other = Levels(SECRET), Levels(SECRET)
+    for i in range(ATTEMPTS * 3):
+        refused(levels, 0.5, b"busy", now=i / 1000, one_client=False)
+    later = [refused(levels, 0.5, b"busy", now=EPOCH_S, one_client=False) for _ in range(ATTEMPTS)]
+    assert later == [refused(other, 0.5, b"busy", now=EPOCH_S)] * ATTEMPTS
+    for i in range(MOST_KEYS + 10):
+        refused(levels, 0.5, b"%d" % i, now=EPOCH_S, one_client=False)
+    assert len(levels._attempts) <= MOST_KEYS
 
 
 def heavy(
@@ -123,14 +157,14 @@ def heavy(
     random, cut = Random(5), Cut()
     shares, others = [], []
     for second in range(seconds):
-        refused = other = 0
+        hits = other = 0
         for i in range(round(per_s)):
             now = second + i / per_s
             at = heavy_level if random.random() < of_all else random.random()
             verdict = cut.refuses(at, rate, now)
-            refused += verdict
+            hits += verdict
             other += verdict is not (at < rate)
-        shares.append(refused / round(per_s))
+        shares.append(hits / round(per_s))
         others.append(other / round(per_s))
     return shares, others
 
