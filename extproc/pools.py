@@ -40,7 +40,7 @@ class Engines(FleetSource, Protocol):
         """Watches until cancelled."""
 
 
-class Watch(Protocol):
+class MakeEngines(Protocol):
     """Makes the `Engines` of one pool."""
 
     def __call__(self, policy: EnginesPolicy, *, stale_after_s: float, observer: Observer, clock: Clock) -> Engines: ...
@@ -67,7 +67,7 @@ class Pool:
         observer: Observer,
         wall: Callable[[], float],
         store: Store | None = None,
-        watch: Watch = Scraper,
+        watch: MakeEngines = Scraper,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -231,7 +231,7 @@ class Pools:
         wall: Callable[[], float],
         environment: Mapping[str, str] = MappingProxyType({}),
         store: Store | None = None,
-        watch: Watch = Scraper,
+        watch: MakeEngines = Scraper,
     ) -> None:
         """`environment`: where a policy's `env:NAME` looks. `store` None: one replica. Raises as `use` does."""
         self._store = store

@@ -12,7 +12,7 @@ from extproc.sim.virtual_time import run_virtual
 from extproc.sim.world import measures
 from extproc.sim.world.capacity import capacity
 from extproc.sim.world.faults import schedule
-from extproc.sim.world.measures import Span
+from extproc.sim.world.measures import Second, Span
 from extproc.sim.world.record import Diary
 from extproc.sim.world.scenario import Phase, Scenario
 from extproc.sim.world.scenarios import SCENARIOS
@@ -33,12 +33,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The measures of one cell (see `measures`); None: does not apply. `ideal_tokens_per_s`: the denominator of
-    `efficiency`, from the table of capacities; a better one makes `efficiency_of`."""
+    """The measures of one cell (see `measures`); None: does not apply. `capacity_tokens_per_s`: of the
+    fleet, as far as it was there; `ideal_tokens_per_s`: that, or what was offered where that is less."""
 
     cell: Cell
     setup: str
     goodput_tokens_per_s: float
+    capacity_tokens_per_s: float
     ideal_tokens_per_s: float
     p0_goodput_tokens_per_s: float
     p0_sent: int
@@ -51,6 +52,7 @@ class Result:
     reaction_s: float | None
     recovery_s: float | None
     amplification: float | None
+    seconds: tuple[Second, ...] = ()
 
     @property
     def efficiency(self) -> float:
@@ -114,10 +116,7 @@ def spans_of(cell: Cell) -> tuple[Span, ...]:
             from_s=ends[index],
             until_s=ends[index + 1],
             rho=phase.rho / phase.power,
-            ideal_tokens=min(phase.rho, phase.power)
-            * capacity(phase.workload, spec)
-            * scenario.engines
-            * phase.seconds,
+            capacity_tokens=phase.power * capacity(phase.workload, spec) * scenario.engines * phase.seconds,
             p0_rho=phase.rho * phase.workload.mix[0] / phase.power,
         )
         for index, phase in enumerate(phases)
@@ -138,6 +137,7 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         cell=cell,
         setup=setup.name,
         goodput_tokens_per_s=measures.good_tokens(records, from_s, until_s) / (until_s - from_s),
+        capacity_tokens_per_s=sum(span.capacity_tokens for span in spans) / (until_s - from_s),
         ideal_tokens_per_s=sum(span.ideal_tokens for span in spans) / (until_s - from_s),
         p0_goodput_tokens_per_s=measures.good_tokens(p0, from_s, until_s) / (until_s - from_s),
         p0_sent=len(sent),
@@ -150,4 +150,5 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         reaction_s=measures.reaction_s(records, spans),
         recovery_s=measures.recovery_s(records, spans),
         amplification=measures.amplification(records) if retries else None,
+        seconds=measures.by_second(diary, from_s, until_s),
     )
