@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import sys
 from collections.abc import Coroutine
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +22,8 @@ E = TypeVar("E", bound=StrEnum)
 _REDIS_URL = (
     "Redis or Valkey that the replicas share limits by. Schemes: redis, rediss, unix, redis+sentinel, redis+cluster."
 )
+_WIDE = 160
+"""Columns of tables that go into a file."""
 _REDIS_PREFIX = "First part of every key: one per group of replicas."
 
 app = typer.Typer(
@@ -152,6 +156,37 @@ def demo(
 
 
 @app.command()
+def simulate(
+    scenario: Annotated[str, typer.Argument(help="all, sweep, or a scenario's name or number.")],
+    controller: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fixed",
+    seeds: Annotated[str, typer.Option(help="A number or a range: 11-15.")] = "11",
+    rho: Annotated[str, typer.Option(help="Offered loads in units of capacity, instead of the scenarios' own.")] = "",
+    chunk: Annotated[str, typer.Option(help="The engines' prefill chunks, tokens.")] = "1024,4096",
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
+) -> None:
+    """Runs the service against simulated engines and clients in virtual time, and compares controllers."""
+    from rich.console import Console
+
+    from extproc.sim.world.command import SimulateOptions, simulate
+
+    options = SimulateOptions(
+        scenario=scenario,
+        controllers=controller.split(","),
+        seeds=seeds,
+        rhos=_numbers(rho, "--rho"),
+        chunks=[round(one) for one in _numbers(chunk, "--chunk")],
+        jobs=jobs or os.cpu_count() or 1,
+        json=json_file,
+    )
+    try:
+        simulate(options, Console() if sys.stdout.isatty() else Console(width=_WIDE))
+    except ExtprocError as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+@app.command()
 def engine(
     listen: Annotated[str, typer.Option(help="host:port; port 0 takes a free one.")] = "127.0.0.1:8000",
     model: Annotated[str, typer.Option(help="Name of the model served.")] = "llama-3-8b",
@@ -205,6 +240,13 @@ def _run(main: Coroutine[object, object, T]) -> T:
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+
+
+def _numbers(text: str, option: str) -> list[float]:
+    try:
+        return [float(one) for one in text.split(",") if one]
+    except ValueError:
+        raise typer.BadParameter(f"expected numbers separated by commas, got {text!r}", param_hint=option) from None
 
 
 def _one_of(choices: type[E], text: str, option: str) -> E:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from types import MappingProxyType
+from typing import Protocol
 
 from extproc.admission import Admission
 from extproc.clock import Clock
@@ -16,13 +17,36 @@ from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
 from extproc.engines.scraper import EngineStatus, Scraper
 from extproc.model import UNLIMITED, PoolState, Priority
-from extproc.ports import Observer, Publisher
+from extproc.ports import FleetSource, Observer, Publisher
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot
 from extproc.state.local import LocalLedger
-from extproc.state.redis import RedisState
+from extproc.state.redis import SharedPool
 
 ENVOY_MARGIN_S = 1.0
 """No wait comes closer to Envoy's maximum than this: a late answer would let the request pass."""
+
+
+class Engines(FleetSource, Protocol):
+    """A pool's engines as something watches them: `Scraper`, over HTTP."""
+
+    def use(self, policy: EnginesPolicy, *, stale_after_s: float) -> None: ...
+
+    def statuses(self) -> tuple[EngineStatus, ...]: ...
+
+    async def run(self) -> None:
+        """Watches until cancelled."""
+
+
+class Watch(Protocol):
+    """Makes the `Engines` of one pool."""
+
+    def __call__(self, policy: EnginesPolicy, *, stale_after_s: float, observer: Observer, clock: Clock) -> Engines: ...
+
+
+class Store(Protocol):
+    """Where replicas share their pools: `RedisState`."""
+
+    def pool(self, name: str, initial: PoolState) -> SharedPool: ...
 
 
 class Pool:
@@ -37,7 +61,8 @@ class Pool:
         clock: Clock,
         observer: Observer,
         random: Random,
-        store: RedisState | None = None,
+        store: Store | None = None,
+        watch: Watch = Scraper,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -61,7 +86,7 @@ class Pool:
             random=random,
             new_future=asyncio.get_running_loop().create_future,
         )
-        self.scraper = Scraper(
+        self.scraper = watch(
             self._engines(pool), stale_after_s=policy.failure.stale_after_s, observer=observer, clock=clock
         )
         self._controller = PoolController(pool, queues=policy.queues, failure=policy.failure)
@@ -184,10 +209,12 @@ class Pools:
         observer: Observer,
         random: Random,
         environment: Mapping[str, str] = MappingProxyType({}),
-        store: RedisState | None = None,
+        store: Store | None = None,
+        watch: Watch = Scraper,
     ) -> None:
         """`environment`: where a policy's `env:NAME` looks. `store` None: one replica. Raises as `use` does."""
         self._store = store
+        self._watch = watch
         self._environment = environment
         self._scrape = scrape
         self._clock = clock
@@ -226,7 +253,12 @@ class Pools:
             observer=self._observer,
             random=self._random,
             store=self._store,
+            watch=self._watch,
         )
+
+    def control(self, name: str) -> ControlLoop:
+        """The control loop of the pool of this name; raises KeyError where there is none."""
+        return self._pools[name].control
 
     async def run(self) -> None:
         """Until cancelled. A bug in any pool's loop ends it all, loudly."""

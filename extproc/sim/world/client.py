@@ -1,0 +1,239 @@
+"""Clients: each sends a request, waits for its first byte as long as it has patience, and may try again."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from dataclasses import dataclass
+from random import Random
+from typing import Protocol
+
+from extproc.admission import Admission, Candidate, Pass
+from extproc.model import PRIORITIES, End, Rejection, RequestHead
+from extproc.sim.engine import Refusal, SimRequest
+from extproc.sim.world.machine import Machine
+from extproc.sim.world.record import Fate, Record
+from extproc.sim.world.router import Router
+from extproc.sim.world.traffic import Arrival
+from extproc.tickets import Ticket, Waiting
+from extproc.wire.sampling import LEAST_TOKENS, Places
+
+PATIENCE_S = 20.0
+"""A client that has no first token by then leaves."""
+FRONT_S = 0.005
+"""From the verdict to the engine's queue: Envoy, the network, and the engine's API server with its tokenizer."""
+_BACKOFF_S, _MOST_BACKOFF_S = 0.5, 8.0
+_CHAT = "/v1/chat/completions"
+
+
+@dataclass(frozen=True, slots=True)
+class Persistence:
+    """Most retries of a refused request, by who does as it is told and by who does not. The SDKs' default is 2."""
+
+    obedient: int = 0
+    deaf: int = 0
+
+
+class Gateway(Protocol):
+    """The world as an attempt meets it: a replica of the service, and what is behind it."""
+
+    loop: asyncio.AbstractEventLoop
+    persistence: Persistence
+    random: Random
+    knows_lengths: bool
+
+    def admission(self, attempt: Attempt) -> Admission | None:
+        """Of the replica that Envoy asks; None: there is none, and it lets the request pass."""
+
+    def router(self, arrival: Arrival) -> Router: ...
+
+    def places(self, attempt: Attempt) -> Places: ...
+
+    def kept(self, record: Record) -> None: ...
+
+    def refused(self, now: float) -> None: ...
+
+
+class Attempt:
+    """One attempt; a `machine.Receiver` once it is inside an engine."""
+
+    __slots__ = (
+        "_arrival",
+        "_gateway",
+        "_handle",
+        "_leaving",
+        "_machine",
+        "_timed",
+        "record",
+        "replica",
+        "ticket",
+        "waiting",
+    )
+
+    def __init__(self, gateway: Gateway, arrival: Arrival, attempt: int = 0) -> None:
+        self._gateway = gateway
+        self._arrival = arrival
+        self._machine: Machine | None = None
+        self._handle: int | None = None
+        self._timed = False
+        self.replica = -1
+        """Which one Envoy asked; -1: none."""
+        self.ticket: Ticket | None = None
+        self.waiting: Waiting | None = None
+        now = gateway.loop.time()
+        self.record = Record(arrival, now, attempt)
+        gateway.kept(self.record)
+        patience_s = min(PATIENCE_S, arrival.leaves_after_s)
+        self._leaving = gateway.loop.call_at(now + patience_s, self._leave)
+        self._ask()
+
+    # -- the verdict
+
+    def _ask(self) -> None:
+        admission = self._gateway.admission(self)
+        if admission is None:
+            self.pass_by()
+            return
+        body = _body(self._arrival, exact=self._gateway.knows_lengths)
+        answer = admission.arrive(_head(self._arrival, len(body), self.record.attempt))
+        if isinstance(answer, Candidate):
+            self._decided(admission.decide(answer, body if answer.wants_body else None))
+        else:
+            self._decided(answer)
+
+    def _decided(self, answer: Ticket | Waiting | Rejection | Pass) -> None:
+        match answer:
+            case Waiting():
+                self.waiting = answer
+                answer.verdict.add_done_callback(self._heard)
+            case Rejection():
+                self._refused(answer)
+            case Ticket():
+                self._admitted(answer)
+            case Pass():
+                self.pass_by()
+
+    def _heard(self, verdict: asyncio.Future[Ticket | Rejection]) -> None:
+        if self.waiting is not None and not verdict.cancelled():
+            self.waiting = None
+            self._decided(verdict.result())
+
+    def _refused(self, rejection: Rejection) -> None:
+        self.record.reason = rejection.outcome.value
+        self._over(Fate.REFUSED)
+        self._gateway.refused(self._gateway.loop.time())
+        self._try_again(rejection.retry_after_s)
+
+    def _admitted(self, ticket: Ticket) -> None:
+        self.ticket = ticket
+        self.pass_by()
+
+    def pass_by(self) -> None:
+        """On to an engine, with a ticket or without."""
+        now = self._gateway.loop.time()
+        self.waiting = None
+        self.record.admitted_at = now
+        machine = self._machine = self._gateway.router(self._arrival).pick()
+        if machine is None:
+            self._fail()
+            return
+        machine.open += 1
+        self._gateway.loop.call_at(now + FRONT_S, self._enter, machine)
+
+    # -- inside an engine
+
+    def _enter(self, machine: Machine) -> None:
+        if self.record.fate is not Fate.PENDING:
+            return
+        arrival = self._arrival
+        request = SimRequest(arrival.prompt_tokens, arrival.output_tokens, arrival.max_tokens, int(arrival.priority))
+        handle = machine.enter(request, self) if machine.up else Refusal.QUEUE_FULL
+        if isinstance(handle, Refusal):
+            self._fail()
+            return
+        self._handle = handle
+        ticket = self.ticket
+        self._timed = ticket is not None and ticket.worth_timing and self._gateway.places(self).take(machine.name)
+
+    def first(self, now: float) -> None:
+        if self._arrival.leaves_after_s == math.inf:
+            self._leaving.cancel()
+        self.record.first_at = now
+
+    def last(self, now: float) -> None:
+        record, ticket = self.record, self.ticket
+        record.last_at = now
+        if self._timed and ticket is not None and record.first_at is not None:
+            tokens = self._arrival.output_tokens
+            tpot_s = (now - record.first_at) / (tokens - 1) if tokens >= LEAST_TOKENS else None
+            ticket.timed(ttft_s=record.first_at - (record.admitted_at or 0.0), tpot_s=tpot_s)
+        self._over(Fate.ANSWERED)
+
+    def cut(self) -> None:
+        self._handle = None
+        self._fail()
+
+    # -- the end
+
+    def _fail(self) -> None:
+        self._over(Fate.FAILED)
+        self._try_again(None)
+
+    def _leave(self) -> None:
+        if self.record.fate is not Fate.PENDING:
+            return
+        if self.waiting is not None:
+            waiting, self.waiting = self.waiting, None
+            waiting.leave(ghost=False)
+        self._over(Fate.LEFT)
+
+    def _over(self, fate: Fate) -> None:
+        self.record.fate = fate
+        self.record.ended_at = self._gateway.loop.time()
+        self._leaving.cancel()
+        machine, ticket = self._machine, self.ticket
+        if machine is not None:
+            machine.open -= 1
+            if fate is Fate.LEFT and self._handle is not None:
+                machine.abort(self._handle)
+            if self._timed:
+                self._gateway.places(self).free(machine.name)
+        if ticket is not None:
+            ticket.end(_ENDS[fate])
+
+    def _try_again(self, told_s: float | None) -> None:
+        attempt, gateway, arrival = self.record.attempt, self._gateway, self._arrival
+        persistence = gateway.persistence
+        if attempt >= (persistence.obedient if arrival.obeys else persistence.deaf):
+            return
+        if arrival.obeys and told_s is not None:
+            wait_s = told_s
+        else:
+            wait_s = min(_MOST_BACKOFF_S, _BACKOFF_S * 2.0**attempt) * (1 - 0.25 * gateway.random.random())
+        gateway.loop.call_later(wait_s, Attempt, gateway, arrival, attempt + 1)
+
+
+_ENDS = {Fate.ANSWERED: End.COMPLETED, Fate.FAILED: End.DROPPED, Fate.LEFT: End.IGNORED}
+_PRIORITY = {priority: str(priority) for priority in PRIORITIES}
+_MESSAGE_TOKENS = 4
+
+
+def _head(arrival: Arrival, length: int, attempt: int) -> RequestHead:
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(length),
+        "x-priority": _PRIORITY[arrival.priority],
+        "x-tenant-id": arrival.tenant,
+    }
+    if attempt:
+        headers["x-stainless-retry-count"] = str(attempt)
+    return RequestHead("POST", _CHAT, headers)
+
+
+def _body(arrival: Arrival, *, exact: bool) -> bytes:
+    """A chat completion as the client sends it; `exact`: from which the service reads the true lengths."""
+    text = 4 * max(1, arrival.prompt_tokens - _MESSAGE_TOKENS) if exact else arrival.text_bytes
+    most = arrival.output_tokens if exact else arrival.max_tokens
+    limit = b"" if most is None else b'"max_tokens":%d,' % most
+    start = b'{"model":"model-%d","stream":true,%s"messages":[{"role":"user","content":"' % (arrival.pool, limit)
+    return start + b"x" * text + b'"}]}'

@@ -1,0 +1,64 @@
+"""`extproc simulate`: runs what was asked for, shows it, writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import track
+
+from extproc.errors import ExtprocError
+from extproc.sim.world.cells import CHUNKS, cells, run_all, scenarios_named
+from extproc.sim.world.report import tables, to_json
+from extproc.sim.world.scenarios import SCENARIOS
+from extproc.sim.world.setup import policy_of
+from extproc.sim.world.setups import setup_named
+
+
+class BadSeeds(ExtprocError):
+    """`--seeds` is neither a number nor a range."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimulateOptions:
+    """The flags of `extproc simulate`. `rhos`, `chunks` empty: all that the scenarios have."""
+
+    scenario: str
+    controllers: Sequence[str]
+    seeds: str
+    rhos: Sequence[float] = ()
+    chunks: Sequence[int] = ()
+    jobs: int = 1
+    json: Path | None = None
+
+
+def seeds_of(text: str) -> list[int]:
+    """`11-15` or `3`. Raises `BadSeeds`."""
+    first, _, last = text.partition("-")
+    if not (first.isdigit() and (last or first).isdigit() and int(first) <= int(last or first)):
+        raise BadSeeds(f"--seeds: expected a number or a range such as 11-15, got {text!r}")
+    return list(range(int(first), int(last or first) + 1))
+
+
+def simulate(options: SimulateOptions, console: Console) -> None:
+    """Raises `ExtprocError` for names and seeds that are none."""
+    wanted = cells(
+        scenarios_named(options.scenario),
+        seeds=seeds_of(options.seeds),
+        rhos=options.rhos,
+        chunks=options.chunks or CHUNKS,
+    )
+    setups = [setup_named(name) for name in options.controllers]
+    for setup in setups:
+        for name in {cell.scenario: None for cell in wanted}:
+            policy_of(setup, SCENARIOS[name])  # what is wrong with it shows here, not in another process
+    jobs = [(cell, setup) for cell in wanted for setup in setups]
+    progress = Console(stderr=True)
+    running = run_all(jobs, options.jobs)
+    results = list(track(running, "simulating", total=len(jobs), console=progress, transient=True))
+    for table in tables(results):
+        console.print(table)
+    if options.json is not None:
+        options.json.write_bytes(to_json(results))

@@ -1,0 +1,155 @@
+"""One cell of the comparison: a scenario at one load, with one chunk size and seed, under one setup."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from extproc.sim.engine_spec import EngineSpec
+from extproc.sim.virtual_time import run_virtual
+from extproc.sim.world import measures
+from extproc.sim.world.capacity import capacity
+from extproc.sim.world.measures import Span
+from extproc.sim.world.record import Diary
+from extproc.sim.world.scenario import COOL_DOWN_S, WARM_UP_S, Phase, Scenario
+from extproc.sim.world.scenarios import SCENARIOS
+from extproc.sim.world.setup import Setup
+from extproc.sim.world.traffic import Arrival, arrivals
+from extproc.sim.world.world import World
+
+SETTLE_S = 60.0
+"""After the last arrival: what still runs ends, so that its work is told from wasted work."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What is run. The same seed brings the same requests to every setup."""
+
+    scenario: str
+    rho: float
+    chunk: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The measures of one cell (see `measures`); None: does not apply. `ideal_tokens_per_s`: the denominator of
+    `efficiency`, from the table of capacities; a better one makes `efficiency_of`."""
+
+    cell: Cell
+    setup: str
+    goodput_tokens_per_s: float
+    ideal_tokens_per_s: float
+    p0_goodput_tokens_per_s: float
+    p0_sent: int
+    p0_miss: float | None
+    p0_rejected: float | None
+    wasted: float
+    idle_refusing: float
+    preemptions_per_1000: float
+    jain: float | None
+    reaction_s: float | None
+    recovery_s: float | None
+    amplification: float | None
+
+    @property
+    def efficiency(self) -> float:
+        return self.goodput_tokens_per_s / self.ideal_tokens_per_s
+
+
+def run_scenario(cell: Cell, setup: Setup) -> Result:
+    """Deterministic to the byte. Takes seconds; touches nothing outside."""
+    diary = play(cell, setup)
+    return measure(cell, setup, diary)
+
+
+def play(cell: Cell, setup: Setup) -> Diary:
+    """Runs it and returns all that happened."""
+    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
+    phases = scenario.phases(cell.rho)
+    traffic = _traffic(scenario, phases, spec, cell.seed)
+    until_s = WARM_UP_S + sum(phase.seconds for phase in phases) + COOL_DOWN_S + SETTLE_S
+
+    async def main() -> Diary:
+        world = World(scenario, setup, spec=spec, seed=f"{cell.seed}/{cell.scenario}")
+        return await world.run(traffic, until_s)
+
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a run makes no cycles worth collecting, and ends soon
+    try:
+        return run_virtual(main())
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed: int) -> list[Arrival]:
+    traffic: list[Arrival] = []
+    from_s = 0.0
+    for index, phase in enumerate(
+        (replace(phases[0], seconds=WARM_UP_S), *phases, replace(phases[-1], seconds=COOL_DOWN_S))
+    ):
+        tokens = phase.rho * capacity(phase.workload, spec) * scenario.engines * phase.seconds
+        traffic += arrivals(
+            phase.workload,
+            output_tokens=tokens,
+            from_s=from_s,
+            seconds=phase.seconds,
+            crowd=phase.crowd,
+            pools=scenario.pools,
+            seed=f"{seed}/{scenario.name}/{index}",
+        )
+        from_s += phase.seconds
+    return traffic
+
+
+def spans_of(cell: Cell) -> tuple[Span, ...]:
+    """The measured phases."""
+    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
+    phases = scenario.phases(cell.rho)
+    ends = list(accumulate((phase.seconds for phase in phases), initial=WARM_UP_S))
+    return tuple(
+        Span(
+            from_s=ends[index],
+            until_s=ends[index + 1],
+            rho=phase.rho / phase.power,
+            ideal_tokens=min(phase.rho, phase.power)
+            * capacity(phase.workload, spec)
+            * scenario.engines
+            * phase.seconds,
+            p0_rho=phase.rho * phase.workload.mix[0] / phase.power,
+        )
+        for index, phase in enumerate(phases)
+    )
+
+
+def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
+    """The numbers of one run."""
+    scenario, spans = SCENARIOS[cell.scenario], spans_of(cell)
+    from_s, until_s = spans[0].from_s, spans[-1].until_s
+    records = diary.records
+    p0 = [record for record in records if record.arrival.priority == 0]
+    sent = measures.p0_sent(p0, spans)
+    admitted = sum(record.admitted_at is not None for record in records)
+    senders = scenario.phases(cell.rho)[0].workload.senders
+    retries = scenario.persistence.obedient > 0
+    return Result(
+        cell=cell,
+        setup=setup.name,
+        goodput_tokens_per_s=measures.good_tokens(records, from_s, until_s) / (until_s - from_s),
+        ideal_tokens_per_s=sum(span.ideal_tokens for span in spans) / (until_s - from_s),
+        p0_goodput_tokens_per_s=measures.good_tokens(p0, from_s, until_s) / (until_s - from_s),
+        p0_sent=len(sent),
+        p0_miss=sum(not measures.in_target(one) for one in sent) / len(sent) if sent else None,
+        p0_rejected=sum(bool(one.reason) for one in sent) / len(sent) if sent else None,
+        wasted=measures.wasted(diary),
+        idle_refusing=measures.idle_refusing(diary, spans),
+        preemptions_per_1000=1000 * diary.preemptions / max(1, admitted),
+        jain=measures.jain(diary, spans, senders),
+        reaction_s=measures.reaction_s(records, spans),
+        recovery_s=measures.recovery_s(records, spans),
+        amplification=measures.amplification(records) if retries else None,
+    )
