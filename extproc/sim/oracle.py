@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-
 Limits = tuple[float, float, float]
 """KV tokens that P0, P1 and P2 may bring the whole pool to."""
 
@@ -62,5 +61,3 @@ def climb(function: Callable[[float], float], low: float, high: float, *, evalua
             right = low + _GOLDEN * (high - low)
             at_right = function(right)
     return left if at_left > at_right else right
-
-

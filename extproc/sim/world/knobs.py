@@ -1,0 +1,60 @@
+"""What about each baseline is tuned, and which values are tried. The first of each list is the default.
+
+Sequence slots fill before the KV cache does under the default traffic (256 answers hold a third of 400,000 tokens): so
+laws that go by KV usage are offered watermarks that low, without which they would never act.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from extproc.sim.world.tuned import Settings
+
+Knobs = Sequence[Sequence[Settings]]
+
+
+def _values(name: str, *values: float) -> list[Settings]:
+    return [{name: value} for value in values]
+
+
+def _watermarks(*pairs: tuple[float, float]) -> list[Settings]:
+    return [{"watermark.high": high, "watermark.panic": panic} for high, panic in pairs]
+
+
+def _setpoints(*points: float) -> list[Settings]:
+    """Between watermarks that move along: the policy wants it there, and drop policies begin to act at the lower."""
+    return [
+        {"pid.setpoint": point, "watermark.high": round(point - 0.06, 2), "watermark.panic": round(point + 0.06, 2)}
+        for point in points
+    ]
+
+
+KNOBS: Mapping[str, Knobs] = {
+    "fixed": (
+        _values("fixed.sequencesPerEngine", 256, 200, 220, 230, 240),
+        _values("fixed.theta", 0.8, 0.5, 0.6, 1.0),
+    ),
+    "watermark": (
+        _watermarks((0.8, 0.92), (0.3, 0.42), (0.34, 0.46), (0.36, 0.40), (0.38, 0.50), (0.42, 0.54)),
+        _values("watermark.maxWaitingPerEngine", 20, 2, 5, 60),
+        [{"watermark.shed": "lowest-first"}, {"watermark.shed": "uniform"}],
+    ),
+    "vegas": (
+        [{"vegas.signals": ["ttft", "tpot"]}, {"vegas.signals": ["tpot"]}, {"vegas.signals": ["ttft"]}],
+        _values("vegas.minLimit", 10, 100, 300, 440),
+        _values("vegas.maxLimit", 1000, 480, 512),
+        _values("vegas.alpha", 0.1, 0.5, 2.0, 5.0),
+        _values("vegas.beta", 0.2, 1.0),
+        _values("vegas.smoothing", 0.8, 0.98),
+    ),
+    "pid": (
+        _setpoints(0.86, 0.3, 0.34, 0.37, 0.40),
+        [{"pid.kp": kp, "pid.ki": ki} for kp, ki in ((1.0, 0.3), (0.3, 0.1), (0.3, 0.02), (1.0, 0.1), (3.0, 1.0))],
+        _values("pid.maxShare", 2.0, 0.5, 0.6, 0.7),
+        _values("pid.minShare", 0.1, 0.4),
+    ),
+    "gate": (
+        _values("gate.waiting", 5, 0, 1, 20),
+        _values("gate.kv_usage", 0.8, 0.3, 0.34, 0.38),
+    ),
+}
