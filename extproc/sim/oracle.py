@@ -14,7 +14,7 @@ Limits = tuple[float, float, float]
 
 LADDERS: tuple[Limits, ...] = ((1.0, 1.0, 1.0), (1.0, 0.95, 0.90), (1.0, 0.85, 0.75))
 """How far each priority's limit is below that of P0: not at all, a little, enough for a burst of P0."""
-LEAST_SHARE, MOST_SHARE = 0.3, 1.5
+LEAST_SHARE, MOST_SHARE = 0.3, 1.3
 """Of the KV tokens that there are: where P0's limit is looked for."""
 EVALUATIONS = 6
 """Of the search along a ladder. It leaves a tenth of the range, over which goodput is flat."""
@@ -48,11 +48,13 @@ def best_constant_limits(goodput: Callable[[Limits], float], capacity_tokens: fl
 
 
 def climb(function: Callable[[float], float], low: float, high: float, *, evaluations: int) -> float:
-    """Golden section: where a function with one peak between `low` and `high` was highest, after that many evaluations."""
+    """Golden section: where a function with one peak between `low` and `high` was highest, after that many evaluations.
+
+    On a plateau it goes down: the least of equals."""
     left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
     at_left, at_right = function(left), function(right)
     for _ in range(evaluations - 2):
-        if at_left > at_right:
+        if at_left >= at_right:
             high, right, at_right = right, left, at_left
             left = high - _GOLDEN * (high - low)
             at_left = function(left)
@@ -60,4 +62,4 @@ def climb(function: Callable[[float], float], low: float, high: float, *, evalua
             low, left, at_left = left, right, at_right
             right = low + _GOLDEN * (high - low)
             at_right = function(right)
-    return left if at_left > at_right else right
+    return left if at_left >= at_right else right

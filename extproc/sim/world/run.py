@@ -67,7 +67,12 @@ def run_scenario(cell: Cell, setup: Setup) -> Result:
 
 def play(cell: Cell, setup: Setup) -> Diary:
     """Runs it and returns all that happened."""
-    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
+    return play_in(SCENARIOS[cell.scenario], cell, setup=setup)
+
+
+def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
+    """Likewise, in a scenario that is not in the table; `cell` says the rest."""
+    spec = EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
     phases = scenario.phases(cell.rho)
     traffic = _traffic(scenario, phases, spec, cell.seed)
     until_s = WARM_UP_S + sum(phase.seconds for phase in phases) + COOL_DOWN_S + SETTLE_S

@@ -13,12 +13,14 @@ from extproc.sim.world.setup import Setup
 from extproc.sim.world.setups import untuned
 from extproc.sim.world.tuned import Settings, Tried, Tuned, Tuning, load, save, with_settings
 
-CELLS: tuple[Cell, ...] = tuple(
-    Cell(scenario, rho, chunk, seed)
-    for scenario, rho, seed in (("sweep", 0.8, 1), ("sweep", 2.0, 2), ("sweep", 5.0, 3), ("bursty", 2.0, 4))
-    for chunk in (1024, 4096)
+CELLS: tuple[Cell, ...] = (
+    Cell("sweep", 0.8, 4096, 1),
+    Cell("sweep", 2.0, 1024, 2),
+    Cell("sweep", 2.0, 4096, 3),
+    Cell("sweep", 5.0, 1024, 4),
+    Cell("bursty", 2.0, 4096, 5),
 )
-"""A sample of loads, of scenarios and of seeds, one seed for each: what is right for one of them alone will not win."""
+"""A sample of loads, scenarios, chunks and seeds. A seed for each: what is right for one seed alone will not win."""
 PASSES = 2
 Score = Callable[[Settings], float]
 
