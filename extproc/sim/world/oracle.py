@@ -6,7 +6,7 @@ Queues are those of somebody who knows the targets, too: nobody is sent to the e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from extproc.sim.engine_spec import EngineSpec
@@ -25,7 +25,13 @@ _REQUESTS_OF = "sweep"
 """The scenario whose requests a seed brings."""
 QUEUES = {
     "queues": [
-        {"priority": priority, "name": f"band-{priority}", "maxQueueSize": 5000, "timeout": timeout, "dropPolicy": "tail"}
+        {
+            "priority": priority,
+            "name": f"band-{priority}",
+            "maxQueueSize": 5000,
+            "timeout": timeout,
+            "dropPolicy": "tail",
+        }
         for priority, timeout in enumerate(("0.8s", "2.5s", "9s"))
     ]
 }
@@ -44,9 +50,21 @@ Found = Mapping[Question, float]
 """C*: output tokens per second of one engine, within the targets."""
 
 
-def questions_of(cell: Cell) -> set[Question]:
-    """What has to be known to judge a cell: C* of every workload in its phases."""
-    return {Question(phase.workload, cell.chunk, cell.seed) for phase in SCENARIOS[cell.scenario].phases(cell.rho)}
+def questions_of(cells: Iterable[Cell]) -> list[Question]:
+    """What has to be known to judge these cells: C* of every workload in their phases."""
+    return list(
+        dict.fromkeys(
+            Question(phase.workload, cell.chunk, cell.seed)
+            for cell in cells
+            for phase in SCENARIOS[cell.scenario].phases(cell.rho)
+        )
+    )
+
+
+def workloads() -> dict[str, Workload]:
+    """All that any scenario has, by name."""
+    phases = (phase for scenario in SCENARIOS.values() for phase in scenario.phases(RHO))
+    return {phase.workload.name: phase.workload for phase in phases}
 
 
 def best_of(question: Question) -> Best:

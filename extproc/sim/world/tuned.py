@@ -17,7 +17,7 @@ from extproc.sim.world.run import Cell
 from extproc.sim.world.setup import Setup
 
 FILE = Path(__file__).parents[1] / "tuned.json"
-Value = float | str | list[str]
+Value = int | float | str | list[str]
 Settings = Mapping[str, Value]
 
 

@@ -1,4 +1,4 @@
-"""`python -m extproc.sim.fit`: fits the engine model to the measured engine, and prints both and what is left."""
+"""The fit in words: model and measured engine beside each other, and what is left."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import astuple, fields
 from rich.console import Console
 from rich.table import Table
 
-from extproc.sim.fit.fitting import COLUMNS, fit, loss, residual
+from extproc.sim.fit.fitting import COLUMNS, loss, residual
 from extproc.sim.fit.measured import MEASURED
 from extproc.sim.fit.streams import Coefficients, run_streams
 
@@ -33,7 +33,3 @@ def report(coefficients: Coefficients, console: Console) -> None:
     console.print(table)
     each = [abs(value) for row in rows.values() for value in row]
     console.print(f"mean |ln(model / measured)| {loss(rows):.3f}, median {statistics.median(each):.3f}")
-
-
-if __name__ == "__main__":
-    report(fit(), Console(width=132))
