@@ -22,7 +22,7 @@ Job = tuple[Cell, Setup]
 def scenarios_named(word: str) -> tuple[str, ...]:
     """`all`, a scenario's name, or what several names begin with. Raises `UnknownName`."""
     if word == "all":
-        return tuple(SCENARIOS)
+        return tuple(name for name, scenario in SCENARIOS.items() if scenario.in_all)
     found = tuple(name for name in SCENARIOS if name == word) or tuple(n for n in SCENARIOS if n.startswith(f"{word}-"))
     if not found:
         raise UnknownName(f"expected all or one of {', '.join(SCENARIOS)}, got {word!r}")

@@ -56,14 +56,14 @@ def questions_of(cells: Iterable[Cell]) -> list[Question]:
         dict.fromkeys(
             Question(phase.workload, cell.chunk, cell.seed)
             for cell in cells
-            for phase in SCENARIOS[cell.scenario].phases(cell.rho)
+            for phase in SCENARIOS[cell.scenario].phases(cell.rho, cell.chunk)
         )
     )
 
 
 def workloads() -> dict[str, Workload]:
     """All that any scenario has, by name."""
-    phases = (phase for scenario in SCENARIOS.values() for phase in scenario.phases(RHO))
+    phases = (phase for scenario in SCENARIOS.values() for phase in scenario.phases(RHO, EngineSpec().chunk))
     return {phase.workload.name: phase.workload for phase in phases}
 
 
@@ -79,8 +79,8 @@ def best_of(question: Question) -> Best:
 
 def _setup(limits: Limits, spec: EngineSpec) -> Setup:
     """Slots as the engines have them, less for lower priorities in the same proportion."""
-    p0, p1, p2 = (ENGINES * limit for limit in limits)
-    slots = ENGINES * spec.max_num_seqs
+    p0, p1, p2 = limits
+    slots = spec.max_num_seqs
     law = Constant((p0, p1, p2), (slots, slots * p1 / p0, slots * p2 / p0))
     return Setup("oracle", policy=QUEUES, law=law, knows_lengths=True)
 
@@ -90,7 +90,7 @@ def _goodput(question: Question, setup: Setup) -> float:
     scenario = Scenario(
         name=_REQUESTS_OF,
         title="what constant limits can do",
-        phases=lambda rho: (Phase(SECONDS, rho, workload),),
+        phases=lambda rho, _: (Phase(SECONDS, rho, workload),),
         engines=ENGINES,
     )
     diary = play_in(scenario, Cell(scenario.name, RHO, question.chunk, question.seed), setup=setup)
@@ -102,7 +102,7 @@ def judged(result: Result, found: Found) -> Result:
     cell = result.cell
     scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
     ideal_tokens = seconds = 0.0
-    for phase in scenario.phases(cell.rho):
+    for phase in scenario.phases(cell.rho, cell.chunk):
         best = found[Question(phase.workload, cell.chunk, cell.seed)]
         per_engine = min(phase.rho * capacity(phase.workload, spec), phase.power * best)
         ideal_tokens += per_engine * scenario.engines * phase.seconds

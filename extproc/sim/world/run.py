@@ -11,16 +11,18 @@ from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.virtual_time import run_virtual
 from extproc.sim.world import measures
 from extproc.sim.world.capacity import capacity
+from extproc.sim.world.faults import schedule
 from extproc.sim.world.measures import Span
 from extproc.sim.world.record import Diary
-from extproc.sim.world.scenario import COOL_DOWN_S, WARM_UP_S, Phase, Scenario
+from extproc.sim.world.scenario import Phase, Scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
 from extproc.sim.world.traffic import Arrival, arrivals
 from extproc.sim.world.world import World
 
-SETTLE_S = 60.0
-"""After the last arrival: what still runs ends, so that its work is told from wasted work."""
+SETTLE_S = 150.0
+"""After the last arrival, at most: what still runs ends, so that its work is told from wasted work, and who was told to come
+again comes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +75,13 @@ def play(cell: Cell, setup: Setup) -> Diary:
 def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
     """Likewise, in a scenario that is not in the table; `cell` says the rest."""
     spec = EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
-    phases = scenario.phases(cell.rho)
-    traffic = _traffic(scenario, phases, spec, cell.seed)
-    until_s = WARM_UP_S + sum(phase.seconds for phase in phases) + COOL_DOWN_S + SETTLE_S
+    traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
+    at_most_s = traffic[-1].at_s + SETTLE_S
 
     async def main() -> Diary:
         world = World(scenario, setup, spec=spec, seed=f"{cell.seed}/{cell.scenario}")
-        return await world.run(traffic, until_s)
+        schedule(world, scenario.faults, from_s=scenario.warm_up_s)
+        return await world.run(traffic, at_most_s=at_most_s)
 
     gc.collect()
     gc.freeze()
@@ -94,9 +96,9 @@ def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
 def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed: int) -> list[Arrival]:
     traffic: list[Arrival] = []
     from_s = 0.0
-    for index, phase in enumerate(
-        (replace(phases[0], seconds=WARM_UP_S), *phases, replace(phases[-1], seconds=COOL_DOWN_S))
-    ):
+    before = replace(phases[0], seconds=scenario.warm_up_s)
+    after = replace(phases[-1], seconds=scenario.cool_down_s)
+    for index, phase in enumerate((before, *phases, after)):
         tokens = phase.rho * capacity(phase.workload, spec) * scenario.engines * phase.seconds
         traffic += arrivals(
             phase.workload,
@@ -114,8 +116,8 @@ def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed
 def spans_of(cell: Cell) -> tuple[Span, ...]:
     """The measured phases."""
     scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
-    phases = scenario.phases(cell.rho)
-    ends = list(accumulate((phase.seconds for phase in phases), initial=WARM_UP_S))
+    phases = scenario.phases(cell.rho, cell.chunk)
+    ends = list(accumulate((phase.seconds for phase in phases), initial=scenario.warm_up_s))
     return tuple(
         Span(
             from_s=ends[index],
@@ -139,7 +141,7 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
     p0 = [record for record in records if record.arrival.priority == 0]
     sent = measures.p0_sent(p0, spans)
     admitted = sum(record.admitted_at is not None for record in records)
-    senders = scenario.phases(cell.rho)[0].workload.senders
+    senders = scenario.phases(cell.rho, cell.chunk)[0].workload.senders
     retries = scenario.persistence.obedient > 0
     return Result(
         cell=cell,
