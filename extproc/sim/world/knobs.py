@@ -31,30 +31,28 @@ def _setpoints(*points: float) -> list[Settings]:
 
 KNOBS: Mapping[str, Knobs] = {
     "fixed": (
-        _values("fixed.sequencesPerEngine", 256, 200, 220, 230, 240),
-        _values("fixed.theta", 0.8, 0.5, 0.6, 1.0),
+        _values("fixed.sequencesPerEngine", 256, 200, 220, 240),
+        _values("fixed.theta", 0.8, 0.4, 0.5, 0.6, 1.0),
     ),
     "watermark": (
-        _watermarks((0.8, 0.92), (0.3, 0.42), (0.34, 0.46), (0.36, 0.40), (0.38, 0.50), (0.42, 0.54)),
-        _values("watermark.maxWaitingPerEngine", 20, 2, 5, 60),
+        _watermarks((0.8, 0.92), (0.3, 0.42), (0.34, 0.46), (0.38, 0.50), (0.42, 0.54), (0.6, 0.72)),
+        _values("watermark.maxWaitingPerEngine", 20, 5, 60),
         [{"watermark.shed": "lowest-first"}, {"watermark.shed": "uniform"}],
     ),
     "vegas": (
         [{"vegas.signals": ["ttft", "tpot"]}, {"vegas.signals": ["tpot"]}, {"vegas.signals": ["ttft"]}],
-        _values("vegas.minLimit", 10, 100, 300, 440),
-        _values("vegas.maxLimit", 1000, 480, 512),
+        [{"vegas.minLimit": least, "vegas.maxLimit": most} for least, most in ((10, 1000), (100, 500), (300, 480))],
         _values("vegas.alpha", 0.1, 0.5, 2.0, 5.0),
         _values("vegas.beta", 0.2, 1.0),
         _values("vegas.smoothing", 0.8, 0.98),
     ),
     "pid": (
-        _setpoints(0.86, 0.3, 0.34, 0.37, 0.40),
-        [{"pid.kp": kp, "pid.ki": ki} for kp, ki in ((1.0, 0.3), (0.3, 0.1), (0.3, 0.02), (1.0, 0.1), (3.0, 1.0))],
-        _values("pid.maxShare", 2.0, 0.5, 0.6, 0.7),
-        _values("pid.minShare", 0.1, 0.4),
+        _setpoints(0.86, 0.3, 0.34, 0.38, 0.5),
+        [{"pid.kp": kp, "pid.ki": ki} for kp, ki in ((1.0, 0.3), (0.3, 0.02), (3.0, 1.0))],
+        _values("pid.maxShare", 2.0, 0.5, 0.6, 0.8),
     ),
     "gate": (
-        _values("gate.waiting", 5, 0, 1, 20),
-        _values("gate.kv_usage", 0.8, 0.3, 0.34, 0.38),
+        _values("gate.waiting", 5, 0, 20),
+        _values("gate.kv_usage", 0.8, 0.3, 0.36),
     ),
 }

@@ -68,7 +68,7 @@ def workloads() -> dict[str, Workload]:
 
 
 def best_of(question: Question) -> Best:
-    """C* and the limits behind it, per engine. Takes eight runs."""
+    """C* and the limits behind it, per engine. Takes nine runs."""
     spec = EngineSpec(chunk=question.chunk)
 
     def goodput(limits: Limits) -> float:

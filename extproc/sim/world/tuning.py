@@ -16,9 +16,10 @@ from extproc.sim.world.tuned import Settings, Tried, Tuned, Tuning, load, save, 
 CELLS: tuple[Cell, ...] = (
     Cell("sweep", 0.8, 4096, 1),
     Cell("sweep", 2.0, 1024, 2),
-    Cell("sweep", 2.0, 4096, 3),
-    Cell("sweep", 5.0, 1024, 4),
-    Cell("bursty", 2.0, 4096, 5),
+    Cell("sweep", 5.0, 4096, 3),
+    Cell("bursty", 2.0, 1024, 4),
+    Cell("2-shift-requests", 0.7, 4096, 5),
+    Cell("11-bimodal", 2.0, 1024, 6),
 )
 """A sample of loads, scenarios, chunks and seeds. A seed for each: what is right for one seed alone will not win."""
 PASSES = 2
