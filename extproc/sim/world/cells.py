@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
+from extproc import log
 from extproc.sim.world.run import Cell, Result, run_scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
@@ -57,4 +58,5 @@ def run_each(work: Callable[[T], R], items: Sequence[T], *, processes: int) -> I
 
 
 def _run(job: Job) -> Result:
+    log.setup(level="error")  # that a replica is cut off is no news here
     return run_scenario(*job)

@@ -15,7 +15,7 @@ from extproc.sim.world.capacity import capacity
 from extproc.sim.world.laws import Constant
 from extproc.sim.world.measures import good_tokens
 from extproc.sim.world.run import Cell, Result, play_in
-from extproc.sim.world.scenario import WARM_UP_S, Phase, Scenario
+from extproc.sim.world.scenario import Phase
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
 from extproc.sim.world.traffic import Workload
@@ -87,14 +87,10 @@ def _setup(limits: Limits, spec: EngineSpec) -> Setup:
 
 def _goodput(question: Question, setup: Setup) -> float:
     workload = question.workload
-    scenario = Scenario(
-        name=_REQUESTS_OF,
-        title="what constant limits can do",
-        phases=lambda rho, _: (Phase(SECONDS, rho, workload),),
-        engines=ENGINES,
-    )
+    scenario = replace(SCENARIOS[_REQUESTS_OF], phases=lambda rho, _: (Phase(SECONDS, rho, workload),), engines=ENGINES)
     diary = play_in(scenario, Cell(scenario.name, RHO, question.chunk, question.seed), setup=setup)
-    return good_tokens(diary.records, WARM_UP_S, WARM_UP_S + SECONDS) / SECONDS / ENGINES
+    from_s = scenario.warm_up_s
+    return good_tokens(diary.records, from_s, from_s + SECONDS) / SECONDS / ENGINES
 
 
 def judged(result: Result, found: Found) -> Result:

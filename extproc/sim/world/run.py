@@ -20,10 +20,6 @@ from extproc.sim.world.setup import Setup
 from extproc.sim.world.traffic import Arrival, arrivals
 from extproc.sim.world.world import World
 
-SETTLE_S = 150.0
-"""After the last arrival, at most: what still runs ends, so that its work is told from wasted work, and who was told to come
-again comes."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -76,7 +72,7 @@ def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
     """Likewise, in a scenario that is not in the table; `cell` says the rest."""
     spec = EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
     traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
-    at_most_s = traffic[-1].at_s + SETTLE_S
+    at_most_s = traffic[-1].at_s + scenario.settle_s
 
     async def main() -> Diary:
         world = World(scenario, setup, spec=spec, seed=f"{cell.seed}/{cell.scenario}")

@@ -9,9 +9,9 @@ from enum import StrEnum
 from extproc.sim.world.client import Persistence
 from extproc.sim.world.traffic import Crowd, Workload
 
-WARM_UP_S = 20.0
-"""Traffic like that of the first phase, which is not measured: until the engines hold answers of every age."""
-COOL_DOWN_S = 10.0
+WARM_UP_S = 12.0
+"""Traffic like that of the first phase, which is not measured: until the engines are full of answers of many ages."""
+COOL_DOWN_S = 5.0
 """Traffic like that of the last phase, so that what was sent at the end of it has the same rivals."""
 
 
@@ -87,5 +87,8 @@ class Scenario:
     """Of the replicas in order; those beyond go right."""
     warm_up_s: float = WARM_UP_S
     cool_down_s: float = COOL_DOWN_S
+    settle_s: float = 150.0
+    """After the last arrival, at most: what still runs ends, so that its work is told from wasted work, and who was told to
+    come again comes."""
     in_all: bool = True
     """It is one of `all`."""

@@ -6,6 +6,7 @@ change something under way, and run at twice the capacity unless they say otherw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from extproc.sim.world.capacity import BIMODAL, CHAT, LONG, same_requests
@@ -35,40 +36,43 @@ def _step(rho: float, _chunk: int) -> tuple[Phase, ...]:
 
 def _shift_tokens(rho: float, chunk: int) -> tuple[Phase, ...]:
     same_tokens = same_requests(rho, LONG, chunk) / TOKENS_PER_LONG_REQUEST
-    return Phase(15.0, rho), Phase(25.0, same_tokens, LONG)
+    return Phase(10.0, rho), Phase(20.0, same_tokens, LONG)
 
 
 def _shift_requests(rho: float, chunk: int) -> tuple[Phase, ...]:
-    return Phase(15.0, rho), Phase(25.0, same_requests(rho, LONG, chunk), LONG)
+    return Phase(10.0, rho), Phase(20.0, same_requests(rho, LONG, chunk), LONG)
 
 
 def _cancels(rho: float, _chunk: int) -> tuple[Phase, ...]:
     """While it storms, those who stay offer half as much as usual, and four times as many leave."""
-    return Phase(10.0, rho), Phase(20.0, rho / 2, crowd=LEAVING), Phase(10.0, rho)
+    return Phase(5.0, rho), Phase(15.0, rho / 2, crowd=LEAVING), Phase(10.0, rho)
 
 
 def _with_less(rho: float, power: float) -> tuple[Phase, ...]:
-    return Phase(10.0, rho), Phase(20.0, rho, power=power), Phase(10.0, rho)
+    return Phase(5.0, rho), Phase(15.0, rho, power=power), Phase(10.0, rho)
 
 
-def _constant(name: str, title: str, *faults: Fault, seconds: float = 40.0, replicas: int = 1) -> Scenario:
+def _curve(name: str, title: str, phase: Callable[[float], Phase], rhos: tuple[float, ...] = (2.0,)) -> Scenario:
+    """One constant load each, long enough for the third digit."""
+    return Scenario(name, title, lambda rho, _: (phase(rho),), rhos=rhos, warm_up_s=20.0, cool_down_s=10.0)
+
+
+def _constant(name: str, title: str, *faults: Fault, seconds: float = 30.0, replicas: int = 1) -> Scenario:
     return Scenario(name, title, lambda rho, _: (Phase(seconds, rho),), faults=faults, replicas=replicas)
 
 
 _F = FaultKind
 
 _TABLE = (
-    Scenario("sweep", "constant load, Poisson", lambda rho, _: (Phase(40.0, rho),), rhos=SWEEP_RHOS),
-    Scenario(
-        "bursty", "in bursts of 2.5 times", lambda rho, _: (Phase(40.0, rho, crowd=BURSTY),), rhos=(0.8, 2.0, 5.0)
-    ),
+    _curve("sweep", "constant load, Poisson", lambda rho: Phase(40.0, rho), SWEEP_RHOS),
+    _curve("bursty", "in bursts of 2.5 times", lambda rho: Phase(40.0, rho, crowd=BURSTY), (0.8, 2.0, 5.0)),
     Scenario("1-step", "0.5, 2, 5, 10 times the capacity, and back", _step),
     Scenario("2-shift-tokens", "prompts of 500, then 4000 tokens; as many tokens", _shift_tokens),
     Scenario("2-shift-requests", "prompts of 500, then 4000 tokens; as many requests", _shift_requests, rhos=(0.7,)),
     Scenario(
         "3-retry-storm",
         "who is refused tries again; half ignore Retry-After",
-        lambda rho, _: (Phase(40.0, rho, crowd=HALF_DEAF),),
+        lambda rho, _: (Phase(30.0, rho, crowd=HALF_DEAF),),
         persistence=Persistence(obedient=SDK_RETRIES, deaf=STUBBORN_RETRIES),
     ),
     Scenario("4-cancel-storm", "80 % leave within 200 ms", _cancels),
@@ -77,70 +81,72 @@ _TABLE = (
         "2 of 8 engines die, and return",
         lambda rho, _: _with_less(rho, 6 / 8),
         engines=8,
-        faults=(Fault(_F.ENGINES_GONE, 10.0, 30.0, 2),),
+        faults=(Fault(_F.ENGINES_GONE, 5.0, 20.0, 2),),
     ),
-    _constant("6-frozen-content", "all pages stand still", Fault(_F.METRICS_FROZEN, 10.0, 25.0)),
-    _constant("6-frozen-endpoint", "half of the pages do not answer", Fault(_F.METRICS_SILENT, 10.0, 25.0, 0.5)),
+    _constant("6-frozen-content", "all pages stand still", Fault(_F.METRICS_FROZEN, 5.0, 20.0)),
+    _constant("6-frozen-endpoint", "half of the pages do not answer", Fault(_F.METRICS_SILENT, 5.0, 20.0, 0.5)),
     _constant(
         "6-delayed",
         "all pages are 0.5, then 2, then 5 s old",
-        Fault(_F.METRICS_DELAYED, 5.0, 15.0, 0.5),
-        Fault(_F.METRICS_DELAYED, 15.0, 25.0, 2.0),
-        Fault(_F.METRICS_DELAYED, 25.0, 35.0, 5.0),
+        Fault(_F.METRICS_DELAYED, 3.0, 10.0, 0.5),
+        Fault(_F.METRICS_DELAYED, 10.0, 18.0, 2.0),
+        Fault(_F.METRICS_DELAYED, 18.0, 26.0, 5.0),
     ),
     _constant("6-blind", "no page answers for 60 s", Fault(_F.METRICS_SILENT, 5.0, 65.0), seconds=75.0),
     _constant(
-        "6-slow-scrape", "a page comes every 3 s, and is believed for 1 s", Fault(_F.METRICS_RARE, 5.0, 35.0, 3.0)
+        "6-slow-scrape", "a page comes every 3 s, and is believed for 1 s", Fault(_F.METRICS_RARE, 5.0, 25.0, 3.0)
     ),
     Scenario(
         "7-slow-engine",
         "1 of 4 engines three times slower, its KV cache as usual",
         lambda rho, _: _with_less(rho, (3 + 1 / 3) / 4),
         engines=4,
-        faults=(Fault(_F.ENGINE_SLOW, 10.0, 30.0, 3.0),),
+        faults=(Fault(_F.ENGINE_SLOW, 5.0, 20.0, 3.0),),
     ),
     _constant("8-store-lost", "no store for 60 s", Fault(_F.STORE_LOST, 5.0, 65.0), seconds=75.0, replicas=3),
-    _constant("8-store-slow", "100 ms a call", Fault(_F.STORE_SLOW, 10.0, 30.0, 0.1), replicas=3),
+    _constant("8-store-slow", "100 ms a call", Fault(_F.STORE_SLOW, 5.0, 20.0, 0.1), replicas=3),
     _constant(
-        "8-store-failover", "the last second's writes lost", Fault(_F.STORE_FAILOVER, 15.0, 16.0, 1.0), replicas=3
+        "8-store-failover", "the last second's writes lost", Fault(_F.STORE_FAILOVER, 10.0, 11.0, 1.0), replicas=3
     ),
     _constant(
-        "8-store-flushed", "all keys gone, twice", *(Fault(_F.STORE_FLUSHED, at) for at in (10.0, 20.0)), replicas=3
+        "8-store-flushed", "all keys gone, twice", *(Fault(_F.STORE_FLUSHED, at) for at in (5.0, 15.0)), replicas=3
     ),
     _constant(
         "9-replicas",
         "1 of 3 replicas killed, two added",
-        *(Fault(_F.REPLICA_KILLED, 10.0), Fault(_F.REPLICA_ADDED, 20.0), Fault(_F.REPLICA_ADDED, 22.0)),
+        *(Fault(_F.REPLICA_KILLED, 5.0), Fault(_F.REPLICA_ADDED, 12.0), Fault(_F.REPLICA_ADDED, 14.0)),
         replicas=3,
     ),
     Scenario(
         "10-tenant-flood",
         "one of four tenants floods batch at 20 times its share",
-        lambda rho, _: (Phase(40.0, 2 * rho, FLOOD),),
+        lambda rho, _: (Phase(30.0, 2 * rho, FLOOD),),
     ),
     Scenario(
         "11-bimodal",
         "95 % prompts of 50 tokens, 5 % of 32,000",
-        lambda rho, _: (Phase(40.0, rho, BIMODAL),),
+        lambda rho, _: (Phase(30.0, rho, BIMODAL),),
     ),
     replace(
         _constant(
             "12-clocks",
             "clocks go 2 % wrong and leap",
-            *(Fault(_F.CLOCK_LEAPS, 10.0, value=3.0), Fault(_F.CLOCK_LEAPS, 25.0, value=30.0)),
+            *(Fault(_F.CLOCK_LEAPS, 5.0, value=3.0), Fault(_F.CLOCK_LEAPS, 15.0, value=30.0)),
             replicas=3,
         ),
         clock_rates=(1.02, 1.0, 0.98),
     ),
-    Scenario("long", "prompts of 4000 tokens", lambda rho, _: (Phase(40.0, rho, LONG),), in_all=False),
+    replace(_curve("long", "prompts of 4000 tokens", lambda rho: Phase(40.0, rho, LONG)), in_all=False),
     Scenario(
         "fleet",
         "2,000 engines in one pool",
-        lambda rho, _: (Phase(4.0, rho),),
+        lambda rho, _: (Phase(2.0, rho),),
         rhos=(0.2,),
         engines=2000,
-        warm_up_s=2.0,
+        policy={"pools": {"engines": {"scrapeInterval": "500ms"}}},
+        warm_up_s=1.0,
         cool_down_s=0.0,
+        settle_s=10.0,
         in_all=False,
     ),
     Scenario(
