@@ -157,12 +157,15 @@ def demo(
 
 @app.command()
 def simulate(
-    scenario: Annotated[str, typer.Argument(help="all, sweep, or a scenario's name or number.")],
+    scenario: Annotated[str, typer.Argument(help="all, sweep, a scenario's name or number; or fit, oracle, tune.")],
     controller: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fixed",
     seeds: Annotated[str, typer.Option(help="A number or a range: 11-15.")] = "11",
     rho: Annotated[str, typer.Option(help="Offered loads in units of capacity, instead of the scenarios' own.")] = "",
     chunk: Annotated[str, typer.Option(help="The engines' prefill chunks, tokens.")] = "1024,4096",
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
+    oracle: Annotated[
+        bool, typer.Option(help="Measure against what was possible on the same requests, not the table of capacities.")
+    ] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw curves over load, or one scenario's seconds, here (PNG).")
@@ -180,6 +183,7 @@ def simulate(
         rhos=_numbers(rho, "--rho"),
         chunks=[round(one) for one in _numbers(chunk, "--chunk")],
         jobs=jobs or os.cpu_count() or 1,
+        oracle=oracle,
         json=json_file,
         plot=plot,
     )

@@ -45,6 +45,11 @@ def test_the_wheel_carries_envoy_and_redis_files(wheel: Path) -> None:
         assert ours
 
 
+def test_the_wheel_carries_the_record_of_the_tuning(wheel: Path) -> None:
+    tuned = Path("extproc", "sim", "tuned.json")
+    assert (wheel / tuned).read_bytes() == (ROOT / tuned).read_bytes()
+
+
 def test_an_installed_package_finds_its_files(wheel: Path, tmp_path: Path) -> None:
     code = (
         "from extproc.files import envoy_yaml, shipped; print(shipped('redis/redis.conf')); print(envoy_yaml(), end='')"

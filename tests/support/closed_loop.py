@@ -1,7 +1,7 @@
-"""The real dispatcher, controllers and engine model in a closed loop in virtual time: open-loop traffic in, goodput out.
+"""The real dispatcher, controllers and engine model in a closed loop in virtual time, on an engine with a small cache.
 
-Only engines and clients are simulated. An engine's gauges are read every 100 ms, as the scraper does it; one answer at
-a time is timed, as the wire does it. The same seed gives the same run.
+Only the engine and its clients are simulated. Its gauges are read every 100 ms, as the scraper does it. The same seed
+gives the same run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from extproc.sim.virtual_time import run_virtual
 from extproc.state.local import LocalLedger
 from extproc.submission import Submission
 from extproc.tickets import Ticket, Waiting
-from extproc.wire.sampling import Places
 from tests.support.observing import Remembering
 
 ENGINE = "engine:1"
@@ -86,41 +85,24 @@ class Result:
 
 @dataclass(slots=True)
 class Run:
-    """All that happened. `states`: every decision of the control loop; `kv_usage`: at every scrape."""
+    """All that happened."""
 
-    results: list[Result]
-    states: list[PoolState] = field(default_factory=list)
-    kv_usage: list[float] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
     preemptions: int = 0
-
-    def goodput(self, from_s: float, until_s: float) -> float:
-        """Output tokens per second of requests sent in that time and answered within target."""
-        sent = [one for one in self.results if from_s <= one.intent.at_s < until_s and one.in_target]
-        return sum(one.intent.output_tokens for one in sent) / (until_s - from_s)
 
     def missed(self, priority: Priority, from_s: float = 0.0) -> float:
         """Share of a priority's requests that were late, refused or failed."""
         sent = [one for one in self.results if one.intent.priority is priority and one.intent.at_s >= from_s]
         return sum(not one.in_target for one in sent) / len(sent)
 
-    def mean_usage(self, from_s: float, until_s: float) -> float:
-        part = self.kv_usage[round(from_s / SCRAPE_S) : round(until_s / SCRAPE_S)]
-        return sum(part) / len(part)
-
-    def mean_slots(self, from_s: float, until_s: float) -> float:
-        """The limit in requests over that time, unweighted over decisions."""
-        limits = [state.limits[0].slots for state in self.states if from_s <= state.at < until_s]
-        return sum(limits) / len(limits)
-
 
 class _Answer:
     """A request inside the engine: a `Receiver`."""
 
-    __slots__ = ("_loop", "_ticket", "result", "timed")
+    __slots__ = ("_loop", "_ticket", "result")
 
     def __init__(self, loop: _Loop, ticket: Ticket, result: Result) -> None:
         self._loop, self._ticket, self.result = loop, ticket, result
-        self.timed = loop.samples and loop.places.take(ENGINE)
 
     def token(self) -> None:
         if self.result.first_at is None:
@@ -128,12 +110,7 @@ class _Answer:
 
     def last(self) -> None:
         self.token()
-        now = self.result.last_at = self._loop.clock.now()
-        first_at = self.result.first_at or now
-        if self.timed:
-            tpot_s = (now - first_at) / (self.result.intent.output_tokens - 1)
-            self._ticket.timed(ttft_s=first_at - self._ticket.admitted_at, tpot_s=tpot_s)
-            self._loop.places.free(ENGINE)
+        self.result.last_at = self._loop.clock.now()
         self._ticket.end(End.COMPLETED)
 
     def cut(self) -> None:
@@ -141,12 +118,10 @@ class _Answer:
 
 
 class _Loop:
-    def __init__(self, pool: PoolPolicy, spec: EngineSpec, *, blind_from_s: float, samples: bool) -> None:
+    def __init__(self, pool: PoolPolicy) -> None:
         self.clock = LoopClock(asyncio.get_running_loop())
-        self.places, self.samples = Places(), samples
-        self.pacer = EnginePacer(EngineModel(spec), self.clock)
-        self._blind_from_s = blind_from_s
-        self._sample = EngineSample(ENGINE, at=0.0, kv_usage=0.0, kv_capacity_tokens=spec.kv_tokens, waiting=0)
+        self.pacer = EnginePacer(EngineModel(ENGINE_SPEC), self.clock)
+        self._sample = EngineSample(ENGINE, at=0.0, kv_usage=0.0, kv_capacity_tokens=ENGINE_SPEC.kv_tokens, waiting=0)
         self._changed: Callable[[], None] = lambda: None
         policy = parse_policy("{}")
         self.ledger = LocalLedger(PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED)), self.clock)
@@ -170,10 +145,9 @@ class _Loop:
             clock=self.clock,
             initial=self.ledger.state,
         )
-        self.run = Run([])
+        self.run = Run()
 
     def publish(self, state: PoolState) -> None:
-        self.run.states.append(state)
         self.ledger.publish(state)
 
     def fleet(self) -> Fleet:
@@ -183,22 +157,16 @@ class _Loop:
         self._changed = changed
 
     def scrape(self) -> None:
-        """Means of output, TTFT and TPOT are over everything so far: these runs are short."""
-        gauges, stats, now = self.pacer.gauges, self.pacer.model.stats, self.clock.now()
-        self.run.kv_usage.append(gauges.kv_usage)
-        if now >= self._blind_from_s:
-            return
-        outputs, gaps, firsts = stats.request_generation_tokens, stats.token_gap_s, stats.first_token_s
+        """The mean output is over everything so far: these runs are short."""
+        gauges, outputs = self.pacer.gauges, self.pacer.model.stats.request_generation_tokens
         self._sample = EngineSample(
             ENGINE,
-            at=now,
+            at=self.clock.now(),
             kv_usage=gauges.kv_usage,
-            kv_capacity_tokens=self.pacer.model.spec.kv_tokens,
+            kv_capacity_tokens=ENGINE_SPEC.kv_tokens,
             running=gauges.running,
             waiting=gauges.waiting,
             mean_output_tokens=outputs.total / outputs.count if outputs.count else None,
-            ttft_mean_s=firsts.total / firsts.count if firsts.count else None,
-            tpot_mean_s=gaps.total / gaps.count if gaps.count else None,
         )
         self._changed()
 
@@ -238,18 +206,10 @@ class _Loop:
         return self.run
 
 
-def closed_loop(
-    pool: PoolPolicy,
-    intents: Sequence[Intent],
-    *,
-    spec: EngineSpec = ENGINE_SPEC,
-    settle_s: float = 20.0,
-    blind_from_s: float = math.inf,
-    samples: bool = True,
-) -> Run:
-    """One engine behind one dispatcher. `blind_from_s`: from then on no metrics; `samples`: answers are timed."""
+def closed_loop(pool: PoolPolicy, intents: Sequence[Intent], *, settle_s: float = 20.0) -> Run:
+    """One engine behind one dispatcher."""
 
     async def main() -> Run:
-        return await _Loop(pool, spec, blind_from_s=blind_from_s, samples=samples).drive(intents, settle_s)
+        return await _Loop(pool).drive(intents, settle_s)
 
     return run_virtual(main())

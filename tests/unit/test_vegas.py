@@ -12,6 +12,7 @@ from extproc.config.schema import DEFAULT_QUEUES
 from extproc.controllers.compose import PoolController
 from extproc.controllers.vegas import SAMPLED_FOR_S, Vegas
 from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, Load, PoolState
+from extproc.sim.engine_spec import EngineSpec
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED), pressure_at=0.7)
 TTFT, TPOT = LatencySignal.TTFT, LatencySignal.TPOT
@@ -73,6 +74,13 @@ def test_several_finished_requests_of_one_step_are_as_many_steps_in_order() -> N
         _finish(one_by_one, latency)
     _finish(together, *latencies)
     assert together.memory == one_by_one.memory
+
+
+def test_longer_prompts_look_like_congestion_in_an_engine_that_has_nothing_else_to_do() -> None:
+    """Known failing of the law: time to the first token is first of all the prompt's length."""
+    engine, law = EngineSpec(), _vegas()
+    assert _finish(law, *[engine.step_base_s + 500 * engine.prefill_token_s] * 40) == 50, "it grows while all are alike"
+    assert _finish(law, *[4 * engine.step_base_s + 4000 * engine.prefill_token_s] * 20) == 10
 
 
 def test_it_stays_within_its_bounds() -> None:

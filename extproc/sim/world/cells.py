@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
 
 from extproc import log
 from extproc.sim.world.run import Cell, Result, run_scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
 from extproc.sim.world.setups import UnknownName
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 CHUNKS = (1024, 4096)
 Job = tuple[Cell, Setup]
@@ -41,11 +45,16 @@ def cells(
 
 def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Result]:
     """In the order of `jobs`, each as soon as it is there."""
+    return run_each(_run, jobs, processes=processes)
+
+
+def run_each(work: Callable[[T], R], items: Sequence[T], *, processes: int) -> Iterator[R]:
+    """`work` of each item in as many processes, in the order of the items, each as soon as it is there."""
     if processes <= 1:
-        yield from map(_run, jobs)
+        yield from map(work, items)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield from pool.map(_run, jobs)
+        yield from pool.map(work, items)
 
 
 def _run(job: Job) -> Result:

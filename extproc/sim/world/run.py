@@ -67,7 +67,12 @@ def run_scenario(cell: Cell, setup: Setup) -> Result:
 
 def play(cell: Cell, setup: Setup) -> Diary:
     """Runs it and returns all that happened."""
-    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
+    return play_in(SCENARIOS[cell.scenario], cell, setup=setup)
+
+
+def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
+    """Likewise, in a scenario that is not in the table; `cell` says the rest."""
+    spec = EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
     traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
     at_most_s = traffic[-1].at_s + scenario.settle_s
 

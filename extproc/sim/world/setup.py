@@ -19,14 +19,13 @@ TPOT_TARGET_S = 0.060
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`policy`: over the defaults, as the policy's YAML would say it; `pool`: likewise, for every pool. `law` decides instead of
-    the policy's controllers. `requests`: of the controller `fixed`, for each engine. `knows_lengths`: bodies tell the service
+    the policy's controllers. `knows_lengths`: bodies tell the service
     the true lengths, which no service knows."""
 
     name: str
     policy: Mapping[str, object] = field(default_factory=dict)
     pool: Mapping[str, object] = field(default_factory=dict)
     law: Law | None = None
-    requests: int | None = None
     knows_lengths: bool = False
     scheduling: Scheduling = Scheduling.FCFS
 
@@ -50,8 +49,6 @@ def policy_of(setup: Setup, scenario: Scenario) -> Policy:
         pool: dict[str, object] = {"name": f"pool-{index}", "engines": engines, "targets": targets}
         if scenario.pools > 1:
             pool["models"] = [f"model-{index}"]
-        if setup.requests is not None:
-            pool["fixed"] = {"limit": {"requests": setup.requests * len(names)}}
         pools.append(_over(pool, setup.pool))
     whole = {
         "pools": pools,

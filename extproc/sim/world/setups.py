@@ -1,4 +1,4 @@
-"""The controllers that are compared, by name. What is tuned about the baselines is in one place here."""
+"""The controllers that are compared, by name: what defines each is here, what was tuned about it in `tuned.json`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from extproc.config import ControllerName
 from extproc.errors import ExtprocError
 from extproc.sim.world.laws import Constant, Gate
 from extproc.sim.world.setup import Setup
+from extproc.sim.world.tuned import load, with_settings
 
 _QUEUED = {
     "queues": [
@@ -20,7 +21,7 @@ _QUEUED = {
 
 _SETUPS = (
     Setup("none", law=Constant((math.inf, math.inf, math.inf))),
-    Setup("fixed", pool={"controllers": ["fixed"]}, requests=200),
+    Setup("fixed", pool={"controllers": ["fixed"]}),
     Setup("watermark", pool={"controllers": ["watermark"]}),
     Setup("vegas", pool={"controllers": ["vegas"]}),
     Setup("pid", pool={"controllers": ["pid"]}),
@@ -33,11 +34,18 @@ class UnknownName(ExtprocError):
 
 
 def setups() -> dict[str, Setup]:
-    """By name, in the order of reports: those that need tuning last."""
+    """By name, in the order of reports: the baselines as tuned, then what needs no tuning."""
     known = {setup.name: setup for setup in _SETUPS}
+    for name, tuning in load().controllers.items():
+        known[name] = with_settings(known[name], tuning.best)
     for name in ControllerName:
         known.setdefault(name.value, Setup(name.value, pool={"controllers": [name.value]}))
     return known
+
+
+def untuned(name: str) -> Setup:
+    """A baseline at its defaults. KeyError for others."""
+    return {setup.name: setup for setup in _SETUPS}[name]
 
 
 def setup_named(name: str) -> Setup:

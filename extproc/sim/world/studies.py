@@ -1,0 +1,70 @@
+"""What else `extproc simulate` runs: the engine model's fit, the oracle, the baselines' tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from extproc.errors import ExtprocError
+from extproc.sim.engine_spec import EngineSpec
+from extproc.sim.fit.fitting import fit as fitted
+from extproc.sim.fit.report import report
+from extproc.sim.world.capacity import capacity
+from extproc.sim.world.cells import run_each
+from extproc.sim.world.knobs import KNOBS
+from extproc.sim.world.oracle import Question, best_of, workloads
+from extproc.sim.world.tuned import Tried
+from extproc.sim.world.tuning import tune_all
+
+
+class NoBaseline(ExtprocError):
+    """A controller that is not tuned here; the message names those that are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a study is about. `processes`: at once."""
+
+    controllers: Sequence[str]
+    chunks: Sequence[int]
+    seeds: Sequence[int]
+    processes: int
+
+
+def fit(_scope: Scope, console: Console) -> None:
+    """Fits the engine model to the measured engine."""
+    report(fitted(), console)
+
+
+def oracle(scope: Scope, console: Console) -> None:
+    """C* of every workload for these chunks and seeds, and the limits behind it."""
+    names = workloads()
+    questions = [Question(w, chunk, seed) for w in names.values() for chunk in scope.chunks for seed in scope.seeds]
+    table = Table(
+        "workload", "chunk", "seed", "C* tokens/s", "taken for it", "limits: KV tokens of P0, P1, P2 an engine"
+    )
+    for question, best in zip(questions, run_each(best_of, questions, processes=scope.processes), strict=True):
+        taken = capacity(question.workload, EngineSpec(chunk=question.chunk))
+        limits = ", ".join(f"{limit:.0f}" for limit in best.limits)
+        place = (question.workload.name, str(question.chunk), str(question.seed))
+        table.add_row(*place, f"{best.tokens_per_s:.0f}", f"{taken:.0f}", limits)
+    console.print(table)
+
+
+def tune(scope: Scope, console: Console) -> None:
+    """Tunes these baselines and records it."""
+    strangers = [name for name in scope.controllers if name not in KNOBS]
+    if strangers:
+        raise NoBaseline(f"--controller: expected some of {', '.join(KNOBS)}, got {strangers[0]!r}")
+
+    def told(name: str, tried: Tried) -> None:
+        settings = ", ".join(f"{key} {value}" for key, value in tried.settings.items())
+        console.print(f"{name:10} {tried.score:.4f} = {tried.efficiency:.4f} - {tried.p0_miss:.4f}  {settings}")
+
+    tune_all(scope.controllers, processes=scope.processes, told=told)
+
+
+STUDIES: dict[str, Callable[[Scope, Console], None]] = {"fit": fit, "oracle": oracle, "tune": tune}

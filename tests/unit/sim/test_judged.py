@@ -1,0 +1,52 @@
+"""What efficiency is measured against: what was offered, or what was possible where that is less, phase by phase."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from extproc.sim.engine_spec import EngineSpec
+from extproc.sim.world.capacity import capacity
+from extproc.sim.world.oracle import Question, judged, questions_of
+from extproc.sim.world.run import Cell, Result
+from extproc.sim.world.scenarios import SCENARIOS
+from extproc.sim.world.traffic import Workload
+
+UNIT = capacity(Workload(), EngineSpec(chunk=1024))
+ENGINES = SCENARIOS["sweep"].engines
+RESULT = Result(
+    cell=Cell("sweep", 2.0, 1024, 7),
+    setup="fixed",
+    goodput_tokens_per_s=UNIT * ENGINES,
+    ideal_tokens_per_s=1.0,
+    capacity_tokens_per_s=1.0,
+    p0_goodput_tokens_per_s=0.0,
+    p0_sent=0,
+    p0_miss=None,
+    p0_rejected=None,
+    wasted=0.0,
+    idle_refusing=0.0,
+    preemptions_per_1000=0.0,
+    jain=None,
+    reaction_s=None,
+    recovery_s=None,
+    amplification=None,
+)
+
+
+@pytest.mark.parametrize(
+    ("rho", "found", "ideal"),
+    [(0.5, 1.25, 0.5), (1.0, 1.25, 1.0), (2.0, 1.25, 1.25), (1.0, 0.8, 0.8), (10.0, 0.8, 0.8)],
+)
+def test_nobody_can_do_more_than_was_offered_or_than_the_oracle(rho: float, found: float, ideal: float) -> None:
+    result = replace(RESULT, cell=replace(RESULT.cell, rho=rho))
+    best = {Question(Workload(), 1024, 7): found * UNIT}
+    told = judged(result, best)
+    assert told.efficiency == pytest.approx(1 / ideal)
+    assert told.capacity_tokens_per_s == pytest.approx(found * UNIT * ENGINES)
+
+
+def test_the_oracle_is_asked_once_for_each_workload_chunk_and_seed() -> None:
+    cells = [Cell("sweep", rho, chunk, seed) for rho in (0.5, 2.0) for chunk in (1024, 4096) for seed in (1, 2)]
+    assert questions_of(cells) == [Question(Workload(), chunk, seed) for chunk in (1024, 4096) for seed in (1, 2)]

@@ -1,0 +1,26 @@
+"""What `extproc simulate` runs beside scenarios."""
+
+from __future__ import annotations
+
+import pytest
+from typer.testing import CliRunner
+
+from extproc.cli import app
+from extproc.sim.world.oracle import workloads
+from extproc.sim.world.scenarios import SCENARIOS
+from extproc.sim.world.studies import STUDIES
+
+
+def test_only_baselines_are_tuned() -> None:
+    done = CliRunner().invoke(app, ["simulate", "tune", "--controller", "fixed,none"])
+    assert done.exit_code == 1
+    assert "expected some of fixed, watermark, pid, vegas, gate, got 'none'" in done.output
+
+
+def test_no_study_is_called_like_a_scenario() -> None:
+    assert not STUDIES.keys() & {"all", *SCENARIOS}
+
+
+@pytest.mark.parametrize("name", ["chat", "long", "bimodal", "flood"])
+def test_the_oracle_is_asked_about_every_workload(name: str) -> None:
+    assert workloads()[name].name == name
