@@ -57,6 +57,8 @@ class Gateway(Protocol):
 
     def began(self, record: Record) -> None: ...
 
+    def let_in(self) -> None: ...
+
     def ended(self, record: Record) -> None: ...
 
     def retry(self, arrival: Arrival, attempt: int, *, after_s: float) -> None: ...
@@ -146,6 +148,7 @@ class Attempt:
         now = self._gateway.loop.time()
         self.waiting = None
         self.record.admitted_at = now
+        self._gateway.let_in()
         machine = self._machine = self._gateway.router(self._arrival).pick()
         if machine is None:
             self._fail()

@@ -143,7 +143,7 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         setup=setup.name,
         goodput_tokens_per_s=measures.good_tokens(records, from_s, until_s) / (until_s - from_s),
         capacity_tokens_per_s=sum(span.capacity_tokens for span in spans) / (until_s - from_s),
-        ideal_tokens_per_s=sum(span.ideal_tokens for span in spans) / (until_s - from_s),
+        ideal_tokens_per_s=_ideal_tokens(spans, returning=retries) / (until_s - from_s),
         p0_goodput_tokens_per_s=measures.good_tokens(p0, from_s, until_s) / (until_s - from_s),
         p0_sent=len(sent),
         p0_miss=sum(not measures.in_target(one) for one in sent) / len(sent) if sent else None,
@@ -157,3 +157,11 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         amplification=measures.amplification(records) if retries else None,
         seconds=measures.by_second(diary, from_s, until_s),
     )
+
+
+def _ideal_tokens(spans: Sequence[Span], *, returning: bool) -> float:
+    """What the best could have delivered. Where the refused return, what one phase cannot take the next ones may."""
+    if not returning:
+        return sum(span.ideal_tokens for span in spans)
+    offered = sum(span.rho * span.capacity_tokens for span in spans)
+    return min(offered, sum(span.capacity_tokens for span in spans))
