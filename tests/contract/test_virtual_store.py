@@ -32,7 +32,7 @@ class Both:
         client.flushall()
 
     def ask(self, now: float, report: Report, *, known: str = "", counters: str = "") -> list[object]:
-        arguments = (repr(now), report.replica, pack_report(report), KEYS.channel, counters, known)
+        arguments = (repr(now), report.replica, pack_report(report), KEYS.channel, counters, known, report.policy)
         return self._alike(ASK, (KEYS.replicas, KEYS.facts, KEYS.demand), arguments)
 
     def publish(self, now: float, owner: str, token: int, slots: int | None = None) -> list[object]:
@@ -80,7 +80,7 @@ def test_asks_are_answered_as_the_script_answers_them(both: Both) -> None:
     both.ask(101.4, report("b", 1, wants=3))
     both.publish(101.5, "a", int(str(token).split(".")[0]), slots=2)
     answer = both.ask(101.6, report("a", 3, held=1))
-    both.ask(101.7, report("b", 2, held=1, wants=1), known=str(answer[-1]))
+    both.ask(101.7, report("b", 2, held=1, wants=1), known=str(answer[-2]))
     both.ask(105.0, report("b", 3, held=1, wants=1))
 
 
