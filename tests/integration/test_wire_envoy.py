@@ -79,7 +79,8 @@ async def test_a_chunked_body_reaches_the_engine_whole_and_costs_the_default(tmp
             yield b"x" * 1000
         yield b'"}'
 
-    async with wire_stack(tmp_path, limit=40) as stack:
+    # This process also sends the 15 MB, and meanwhile answers nothing: Envoy is given the time that the shipped file gives it.
+    async with wire_stack(tmp_path, limit=40, message_timeout="2s") as stack:
         names = [f"chunked-{i}" for i in range(5)]
         for name in names:
             stack.call(name, data=chunks(), headers={"content-type": "application/json"})
