@@ -167,6 +167,9 @@ def simulate(
         bool, typer.Option(help="Measure against what was possible on the same requests, not the table of capacities.")
     ] = True,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw curves over load, or one scenario's seconds, here (PNG).")
+    ] = None,
 ) -> None:
     """Runs the service against simulated engines and clients in virtual time, and compares controllers."""
     from rich.console import Console
@@ -182,6 +185,7 @@ def simulate(
         jobs=jobs or os.cpu_count() or 1,
         oracle=oracle,
         json=json_file,
+        plot=plot,
     )
     try:
         simulate(options, Console() if sys.stdout.isatty() else Console(width=_WIDE))

@@ -9,9 +9,10 @@ from random import Random
 from typing import Protocol
 
 from extproc.admission import Admission, Candidate, Pass
-from extproc.model import PRIORITIES, End, Rejection, RequestHead
+from extproc.model import End, Rejection
 from extproc.sim.engine import Refusal, SimRequest
 from extproc.sim.world.machine import Machine
+from extproc.sim.world.message import body_of, head_of
 from extproc.sim.world.record import Fate, Record
 from extproc.sim.world.router import Router
 from extproc.sim.world.traffic import Arrival
@@ -23,7 +24,6 @@ PATIENCE_S = 20.0
 FRONT_S = 0.005
 """From the verdict to the engine's queue: Envoy, the network, and the engine's API server with its tokenizer."""
 _BACKOFF_S, _MOST_BACKOFF_S = 0.5, 8.0
-_CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,8 @@ class Gateway(Protocol):
     def router(self, arrival: Arrival) -> Router: ...
 
     def began(self, record: Record) -> None: ...
+
+    def let_in(self) -> None: ...
 
     def ended(self, record: Record) -> None: ...
 
@@ -101,8 +103,8 @@ class Attempt:
         if admission is None:
             self.pass_by()
             return
-        body = _body(self._arrival, exact=self._gateway.knows_lengths)
-        answer = admission.arrive(_head(self._arrival, len(body), self.record.attempt))
+        body = body_of(self._arrival, exact=self._gateway.knows_lengths)
+        answer = admission.arrive(head_of(self._arrival, len(body), self.record.attempt))
         if isinstance(answer, Candidate):
             self._decided(admission.decide(answer, body if answer.wants_body else None))
         else:
@@ -146,6 +148,7 @@ class Attempt:
         now = self._gateway.loop.time()
         self.waiting = None
         self.record.admitted_at = now
+        self._gateway.let_in()
         machine = self._machine = self._gateway.router(self._arrival).pick()
         if machine is None:
             self._fail()
@@ -228,26 +231,3 @@ class Attempt:
 
 
 _ENDS = {Fate.ANSWERED: End.COMPLETED, Fate.FAILED: End.DROPPED, Fate.LEFT: End.IGNORED}
-_PRIORITY = {priority: str(priority) for priority in PRIORITIES}
-_MESSAGE_TOKENS = 4
-
-
-def _head(arrival: Arrival, length: int, attempt: int) -> RequestHead:
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(length),
-        "x-priority": _PRIORITY[arrival.priority],
-        "x-tenant-id": arrival.tenant,
-    }
-    if attempt:
-        headers["x-stainless-retry-count"] = str(attempt)
-    return RequestHead("POST", _CHAT, headers)
-
-
-def _body(arrival: Arrival, *, exact: bool) -> bytes:
-    """A chat completion as the client sends it; `exact`: from which the service reads the true lengths."""
-    text = 4 * max(1, arrival.prompt_tokens - _MESSAGE_TOKENS) if exact else arrival.text_bytes
-    most = arrival.output_tokens if exact else arrival.max_tokens
-    limit = b"" if most is None else b'"max_tokens":%d,' % most
-    start = b'{"model":"model-%d","stream":true,%s"messages":[{"role":"user","content":"' % (arrival.pool, limit)
-    return start + b"x" * text + b'"}]}'

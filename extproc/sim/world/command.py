@@ -12,6 +12,7 @@ from rich.progress import track
 from extproc.errors import ExtprocError
 from extproc.sim.world.cells import CHUNKS, cells, run_all, run_each, scenarios_named
 from extproc.sim.world.oracle import best_of, judged, questions_of
+from extproc.sim.world.plot import draw
 from extproc.sim.world.report import tables, to_json
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import policy_of
@@ -36,6 +37,7 @@ class SimulateOptions:
     jobs: int = 1
     oracle: bool = True
     json: Path | None = None
+    plot: Path | None = None
 
 
 def seeds_of(text: str) -> list[int]:
@@ -47,7 +49,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def simulate(options: SimulateOptions, console: Console) -> None:
-    """Raises `ExtprocError` for names and seeds that are none."""
+    """Raises `ExtprocError` for names and seeds that are none, and where a picture cannot be drawn."""
     if options.scenario in STUDIES:
         scope = Scope(options.controllers, options.chunks or CHUNKS, seeds_of(options.seeds), options.jobs)
         STUDIES[options.scenario](scope, console)
@@ -76,3 +78,5 @@ def simulate(options: SimulateOptions, console: Console) -> None:
         console.print(table)
     if options.json is not None:
         options.json.write_bytes(to_json(results))
+    if options.plot is not None:
+        draw(results, options.plot)

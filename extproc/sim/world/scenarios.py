@@ -43,6 +43,11 @@ def _shift_requests(rho: float, chunk: int) -> tuple[Phase, ...]:
     return Phase(10.0, rho), Phase(20.0, same_requests(rho, LONG, chunk), LONG)
 
 
+def _storm(rho: float, _chunk: int) -> tuple[Phase, ...]:
+    """Ten seconds of overload, and time for all to come back: refused is about a quarter of all there is."""
+    return tuple(Phase(seconds, load, crowd=HALF_DEAF) for seconds, load in ((5.0, 0.6), (10.0, rho), (25.0, 0.6)))
+
+
 def _cancels(rho: float, _chunk: int) -> tuple[Phase, ...]:
     """While it storms, those who stay offer half as much as usual, and four times as many leave."""
     return Phase(5.0, rho), Phase(15.0, rho / 2, crowd=LEAVING), Phase(10.0, rho)
@@ -72,7 +77,7 @@ _TABLE = (
     Scenario(
         "3-retry-storm",
         "who is refused tries again; half ignore Retry-After",
-        lambda rho, _: (Phase(30.0, rho, crowd=HALF_DEAF),),
+        _storm,
         persistence=Persistence(obedient=SDK_RETRIES, deaf=STUBBORN_RETRIES),
     ),
     Scenario("4-cancel-storm", "80 % leave within 200 ms", _cancels),

@@ -78,17 +78,18 @@ class VirtualStore:
         self._listeners[channel].remove(heard)
 
     def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument]) -> object:
-        """What the script of this name does and returns."""
+        """What the script of this name does and returns; the first argument is the time, empty for the store's own."""
         facts = keys[1] if script.name == "ask" else keys[0]
         content = self._pools.setdefault(facts, Content())
         return self._ask(content, arguments) if script.name == "ask" else self._publish(content, arguments)
 
     def _ask(self, content: Content, arguments: Sequence[Argument]) -> tuple[bytes, bytes]:
-        _, replica, packed, channel, counters, known = arguments
+        given, replica, packed, channel, counters, known = arguments
         assert isinstance(replica, str)
         assert isinstance(packed, bytes)
         assert isinstance(channel, str)
-        now, lead_s = self.now, content.lead[2] - self.now
+        now = float(given or self.now)
+        lead_s = content.lead[2] - now if content.lead != _NOBODY else -1.0
         settled = content.account.ask(now, _report(replica, packed))
         state = content.state if content.fingerprint != known else b""
         if settled is None:
@@ -103,9 +104,9 @@ class VirtualStore:
         return _pack((*answer, content.fingerprint)), state
 
     def _publish(self, content: Content, arguments: Sequence[Argument]) -> tuple[bytes, bytes]:
-        _, owner, token, lasts_s, state, fingerprint, channel, changed = arguments
+        given, owner, token, lasts_s, state, fingerprint, channel, changed = arguments
         assert isinstance(state, bytes)
-        now, found = self.now, b""
+        now, found = float(given or self.now), b""
         held_by, held_token, until = content.lead
         if (held_by, held_token) != (owner, token):
             if until > now:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -79,8 +80,11 @@ class World:
         self._shares = scenario.replicas > 1
         self._rates = scenario.clock_rates
         self._turn = 0
-        self._open = 0
-        """Attempts that have not ended, and those to come."""
+        self._undecided = 0
+        """Attempts that have no verdict yet, and those to come."""
+        self._inside = 0
+        """Attempts that have been let in and have not ended."""
+        self._empty = asyncio.Event()
         for _ in range(scenario.replicas):
             self.add_replica()
 
@@ -128,19 +132,29 @@ class World:
 
     def began(self, record: Record) -> None:
         self.diary.records.append(record)
-        self._open += 1
+        self._undecided += 1
+
+    def let_in(self) -> None:
+        self._undecided -= 1
+        self._inside += 1
+        self._empty.clear()
 
     def ended(self, record: Record) -> None:
-        self._open -= 1
+        if record.admitted_at is None:
+            self._undecided -= 1
+        else:
+            self._inside -= 1
+            if not self._inside:
+                self._empty.set()
         if record.fate is Fate.REFUSED:
             self.diary.refused[int(self.loop.time())] += 1
 
     def retry(self, arrival: Arrival, attempt: int, *, after_s: float) -> None:
-        self._open += 1
+        self._undecided += 1
         self.loop.call_later(after_s, self._again, arrival, attempt)
 
     def _again(self, arrival: Arrival, attempt: int) -> None:
-        self._open -= 1
+        self._undecided -= 1
         Attempt(self, arrival, attempt)
 
     # -- the run
@@ -148,17 +162,20 @@ class World:
     async def run(self, arrivals: Sequence[Arrival], *, at_most_s: float) -> Diary:
         """Sends everything in time and lets it end, at the latest at `at_most_s`."""
         if arrivals:
-            self._open += 1
+            self._undecided += 1
             self.loop.call_at(arrivals[0].at_s, self._send, arrivals, 0)
-        while self._open and self.loop.time() < at_most_s:
+        while self._undecided and self.loop.time() < at_most_s:
             await asyncio.sleep(_LOOK_EVERY_S)
             for replica in self.replicas:
                 if replica.alive and replica.task.done():
                     replica.task.result()  # a bug in a loop of the service ends the run
                     raise AssertionError("a replica has ended by itself")
-        for replica in self.replicas:
+        for replica in self.replicas:  # nothing is left to decide; what runs runs out
             replica.task.cancel()
         await asyncio.gather(*(replica.task for replica in self.replicas), return_exceptions=True)
+        if self._inside:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._empty.wait(), at_most_s - self.loop.time())
         machines = self.machines.values()
         self.diary.computed_tokens = sum(machine.prefilled_tokens + machine.generated_tokens for machine in machines)
         self.diary.preemptions = sum(machine.preemptions for machine in machines)
@@ -168,5 +185,5 @@ class World:
         if index + 1 < len(arrivals):
             self.loop.call_at(arrivals[index + 1].at_s, self._send, arrivals, index + 1)
         else:
-            self._open -= 1
+            self._undecided -= 1
         Attempt(self, arrivals[index])
