@@ -22,7 +22,8 @@ Settings = Mapping[str, Value]
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """`score`: mean over the cells of efficiency less P0 misses. `efficiency`, `p0_miss`: their means, each a share."""
+    """`score`: mean over the cells of efficiency less P0 misses. `efficiency`, `p0_miss`: their means, each a share; efficiency
+    beside the table of capacities, not the oracle, so that it may be a little above 1."""
 
     settings: dict[str, Value]
     score: float
