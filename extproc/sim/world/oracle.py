@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 
 from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.oracle import Best, Limits, best_constant_limits
-from extproc.sim.world.capacity import capacity
 from extproc.sim.world.laws import Constant
 from extproc.sim.world.measures import good_tokens
-from extproc.sim.world.run import Cell, Result, play_in
+from extproc.sim.world.run import Cell, Result, capacity_tokens_per_s, ideal_tokens_per_s, play_in, spans_of
 from extproc.sim.world.scenario import Phase
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
@@ -94,14 +93,12 @@ def _goodput(question: Question, setup: Setup) -> float:
 
 
 def judged(result: Result, found: Found) -> Result:
-    """The result with the ideal that the oracle gives: what was offered, or C* where that is less, phase by phase."""
+    """The result beside what the oracle could do, not beside the table of capacities."""
     cell = result.cell
-    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
-    ideal_tokens = best_tokens = seconds = 0.0
-    for phase in scenario.phases(cell.rho, cell.chunk):
-        best = phase.power * found[Question(phase.workload, cell.chunk, cell.seed)]
-        engine_seconds = scenario.engines * phase.seconds
-        ideal_tokens += min(phase.rho * capacity(phase.workload, spec), best) * engine_seconds
-        best_tokens += best * engine_seconds
-        seconds += phase.seconds
-    return replace(result, ideal_tokens_per_s=ideal_tokens / seconds, capacity_tokens_per_s=best_tokens / seconds)
+    spans = spans_of(cell, lambda workload, _: found[Question(workload, cell.chunk, cell.seed)])
+    returning = SCENARIOS[cell.scenario].persistence.obedient > 0
+    return replace(
+        result,
+        capacity_tokens_per_s=capacity_tokens_per_s(spans),
+        ideal_tokens_per_s=ideal_tokens_per_s(spans, returning=returning),
+    )

@@ -19,8 +19,9 @@ Key = tuple[str, float, int, str]
 
 
 def to_json(results: Sequence[Result]) -> bytes:
-    """Rows of measures (null: does not apply), and of what was taken for the fleet's capacity, where all of it was there all
-    the time: efficiency = goodput / (min(rho, 1) x that)."""
+    """Rows of measures (null: does not apply), and the most that the fleet could do, where all of it was there all the time:
+    efficiency = goodput / the lesser of that and of what was offered, phase by phase. Offered is `rho` x the table's capacity.
+    """
     oracle = {
         (r.cell.scenario, r.cell.rho, r.cell.chunk, r.cell.seed): round(r.capacity_tokens_per_s, 1) for r in results
     }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.virtual_time import run_virtual
@@ -17,7 +17,7 @@ from extproc.sim.world.record import Diary
 from extproc.sim.world.scenario import Phase, Scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
-from extproc.sim.world.traffic import Arrival, arrivals
+from extproc.sim.world.traffic import Arrival, Workload, arrivals
 from extproc.sim.world.world import World
 
 
@@ -111,21 +111,18 @@ def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed
     return traffic
 
 
-def spans_of(cell: Cell) -> tuple[Span, ...]:
-    """The measured phases."""
+def spans_of(cell: Cell, capacity_of: Callable[[Workload, EngineSpec], float] = capacity) -> tuple[Span, ...]:
+    """The measured phases. `capacity_of`: what one engine can do; how much is offered, the table of capacities says."""
     scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
     phases = scenario.phases(cell.rho, cell.chunk)
     ends = list(accumulate((phase.seconds for phase in phases), initial=scenario.warm_up_s))
-    return tuple(
-        Span(
-            from_s=ends[index],
-            until_s=ends[index + 1],
-            rho=phase.rho / phase.power,
-            capacity_tokens=phase.power * capacity(phase.workload, spec) * scenario.engines * phase.seconds,
-            p0_rho=phase.rho * phase.workload.mix[0] / phase.power,
-        )
-        for index, phase in enumerate(phases)
-    )
+    spans = []
+    for phase, (from_s, until_s) in zip(phases, pairwise(ends), strict=True):
+        possible = phase.power * capacity_of(phase.workload, spec)
+        rho = phase.rho * capacity(phase.workload, spec) / possible
+        tokens = possible * scenario.engines * phase.seconds
+        spans.append(Span(from_s, until_s, rho, capacity_tokens=tokens, p0_rho=rho * phase.workload.mix[0]))
+    return tuple(spans)
 
 
 def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
@@ -142,8 +139,8 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         cell=cell,
         setup=setup.name,
         goodput_tokens_per_s=measures.good_tokens(records, from_s, until_s) / (until_s - from_s),
-        capacity_tokens_per_s=sum(span.capacity_tokens for span in spans) / (until_s - from_s),
-        ideal_tokens_per_s=_ideal_tokens(spans, returning=retries) / (until_s - from_s),
+        capacity_tokens_per_s=capacity_tokens_per_s(spans),
+        ideal_tokens_per_s=ideal_tokens_per_s(spans, returning=retries),
         p0_goodput_tokens_per_s=measures.good_tokens(p0, from_s, until_s) / (until_s - from_s),
         p0_sent=len(sent),
         p0_miss=sum(not measures.in_target(one) for one in sent) / len(sent) if sent else None,
@@ -159,9 +156,15 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
     )
 
 
-def _ideal_tokens(spans: Sequence[Span], *, returning: bool) -> float:
+def capacity_tokens_per_s(spans: Sequence[Span]) -> float:
+    """Of the fleet, as far as it was there."""
+    return sum(span.capacity_tokens for span in spans) / (spans[-1].until_s - spans[0].from_s)
+
+
+def ideal_tokens_per_s(spans: Sequence[Span], *, returning: bool) -> float:
     """What the best could have delivered. Where the refused return, what one phase cannot take the next ones may."""
+    seconds = spans[-1].until_s - spans[0].from_s
     if not returning:
-        return sum(span.ideal_tokens for span in spans)
+        return sum(span.ideal_tokens for span in spans) / seconds
     offered = sum(span.rho * span.capacity_tokens for span in spans)
-    return min(offered, sum(span.capacity_tokens for span in spans))
+    return min(offered, sum(span.capacity_tokens for span in spans)) / seconds

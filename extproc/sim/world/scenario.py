@@ -92,3 +92,8 @@ class Scenario:
     come again comes."""
     in_all: bool = True
     """It is one of `all`."""
+
+    @property
+    def workload(self) -> str:
+        """The names of its phases' workloads, such as `chat` or `chat+long`: all that an operator could tune a limit for."""
+        return "+".join(dict.fromkeys(phase.workload.name for phase in self.phases(self.rhos[0], 1024)))

@@ -18,13 +18,14 @@ TPOT_TARGET_S = 0.060
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """`policy`: over the defaults, as the policy's YAML would say it; `pool`: likewise, for every pool. `law` decides instead of
-    the policy's controllers. `knows_lengths`: bodies tell the service
-    the true lengths, which no service knows."""
+    """`policy`: over the defaults, as the policy's YAML would say it; `pool`: likewise, for every pool; `by_workload`: over that,
+    where a scenario's workload is of this name. `law` decides instead of the policy's controllers. `knows_lengths`: bodies
+    tell the service the true lengths, which no service knows."""
 
     name: str
     policy: Mapping[str, object] = field(default_factory=dict)
     pool: Mapping[str, object] = field(default_factory=dict)
+    by_workload: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     law: Law | None = None
     knows_lengths: bool = False
     scheduling: Scheduling = Scheduling.FCFS
@@ -49,7 +50,7 @@ def policy_of(setup: Setup, scenario: Scenario) -> Policy:
         pool: dict[str, object] = {"name": f"pool-{index}", "engines": engines, "targets": targets}
         if scenario.pools > 1:
             pool["models"] = [f"model-{index}"]
-        pools.append(_over(pool, setup.pool))
+        pools.append(_over(_over(pool, setup.pool), setup.by_workload.get(scenario.workload, {})))
     whole = {
         "pools": pools,
         "trust": {"headers": ["x-priority", "x-tenant-id"]},

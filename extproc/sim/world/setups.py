@@ -8,7 +8,7 @@ from extproc.config import ControllerName
 from extproc.errors import ExtprocError
 from extproc.sim.world.laws import Constant, Gate
 from extproc.sim.world.setup import Setup
-from extproc.sim.world.tuned import load, with_settings
+from extproc.sim.world.tuned import as_tuned, load
 
 _QUEUED = {
     "queues": [
@@ -36,8 +36,8 @@ class UnknownName(ExtprocError):
 def setups() -> dict[str, Setup]:
     """By name, in the order of reports: the baselines as tuned, then what needs no tuning."""
     known = {setup.name: setup for setup in _SETUPS}
-    for name, tuning in load().controllers.items():
-        known[name] = with_settings(known[name], tuning.best)
+    for name, tunings in load().controllers.items():
+        known[name] = as_tuned(known[name], tunings)
     for name in ControllerName:
         known.setdefault(name.value, Setup(name.value, pool={"controllers": [name.value]}))
     return known

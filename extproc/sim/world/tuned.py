@@ -22,7 +22,8 @@ Settings = Mapping[str, Value]
 
 
 class Tried(msgspec.Struct, frozen=True):
-    """`score`: mean over the cells of efficiency less P0 misses. `efficiency`, `p0_miss`: their means, each a share."""
+    """`score`: mean over the cells of efficiency less P0 misses. `efficiency`, `p0_miss`: their means, each a share; efficiency
+    beside the table of capacities, not the oracle, so that it may be a little above 1."""
 
     settings: dict[str, Value]
     score: float
@@ -31,17 +32,20 @@ class Tried(msgspec.Struct, frozen=True):
 
 
 class Tuning(msgspec.Struct, frozen=True):
-    """One baseline's. `best`: the settings of the highest score."""
+    """One baseline's, on `cells`. `best`: the settings of the highest score."""
 
+    cells: list[Cell]
     best: dict[str, Value]
     tried: list[Tried]
 
 
 class Tuned(msgspec.Struct, frozen=True):
-    """The whole file. `cells`: what every setting was run on."""
+    """The whole file: by controller, then by the workload it was tuned for, or `ANY`."""
 
-    cells: list[Cell]
-    controllers: dict[str, Tuning]
+    controllers: dict[str, dict[str, Tuning]]
+
+
+ANY = "any"
 
 
 def load() -> Tuned:
@@ -54,11 +58,24 @@ def save(tuned: Tuned) -> None:
 
 def with_settings(setup: Setup, settings: Settings) -> Setup:
     """The setup with these settings in every pool, or in its law."""
-    sections: defaultdict[str, dict[str, Value]] = defaultdict(dict)
-    for name, value in settings.items():
-        section, _, key = name.partition(".")
-        sections[section][key] = value
+    sections = _sections(settings)
     law = setup.law
     if isinstance(law, Gate):
         law = msgspec.convert(sections.pop("gate", {}), Gate)
     return replace(setup, pool={**setup.pool, **sections}, law=law)
+
+
+def as_tuned(setup: Setup, tunings: Mapping[str, Tuning]) -> Setup:
+    """The setup as its tunings found it best, each for its workload."""
+    if ANY in tunings:
+        setup = with_settings(setup, tunings[ANY].best)
+    by_workload = {name: _sections(tuning.best) for name, tuning in tunings.items() if name != ANY}
+    return replace(setup, by_workload=by_workload)
+
+
+def _sections(settings: Settings) -> dict[str, dict[str, Value]]:
+    sections: defaultdict[str, dict[str, Value]] = defaultdict(dict)
+    for name, value in settings.items():
+        section, _, key = name.partition(".")
+        sections[section][key] = value
+    return dict(sections)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from statistics import fmean
 
 from extproc.sim.world.cells import run_all
 from extproc.sim.world.knobs import KNOBS, Knobs
 from extproc.sim.world.run import Cell, Result
-from extproc.sim.world.setup import Setup
 from extproc.sim.world.setups import untuned
-from extproc.sim.world.tuned import Settings, Tried, Tuned, Tuning, load, save, with_settings
+from extproc.sim.world.tuned import ANY, Settings, Tried, Tuned, Tuning, load, save, with_settings
 
-CELLS: tuple[Cell, ...] = (
-    Cell("sweep", 0.8, 4096, 1),
-    Cell("bursty", 2.0, 1024, 2),
-    Cell("2-shift-requests", 0.7, 4096, 3),
-    Cell("11-bimodal", 2.0, 4096, 4),
-)
-"""A sample of loads, scenarios, chunks and seeds. A seed for each: what is right for one seed alone will not win."""
+_CHAT = (Cell("sweep", 0.8, 4096, 1), Cell("bursty", 2.0, 1024, 2), Cell("sweep", 3.0, 4096, 5))
+_SHIFT = (Cell("2-shift-requests", 0.7, 4096, 3), Cell("2-shift-tokens", 2.0, 1024, 6))
+_BIMODAL = (Cell("11-bimodal", 2.0, 4096, 4), Cell("11-bimodal", 2.0, 1024, 7))
+CELLS: Mapping[str, tuple[Cell, ...]] = {
+    ANY: (*_CHAT, *_SHIFT, _BIMODAL[0]),
+    "chat": _CHAT,
+    "chat+long": _SHIFT,
+    "bimodal": _BIMODAL,
+    "flood": (Cell("10-tenant-flood", 2.0, 4096, 10),),
+    "long": (Cell("long", 2.0, 1024, 8), Cell("long", 2.0, 4096, 9)),
+}
+"""A sample of loads, scenarios, chunks and seeds, each with another seed: what is right for one seed alone will not win."""
+WORKLOADS: Mapping[str, tuple[str, ...]] = {"fixed": ("chat", "chat+long", "bimodal", "flood", "long")}
+"""What adapts to nothing is tuned for each workload; the others, once."""
 Score = Callable[[Settings], float]
 
 
@@ -42,22 +48,19 @@ def descend(knobs: Knobs, score: Score) -> Settings:
     return best
 
 
-def tune(name: str, *, processes: int, told: Callable[[Tried], None]) -> Tuning:
-    """Runs a baseline on all cells for all settings that the search wants. `told`: each as it is there."""
-    base, tried = untuned(name), list[Tried]()
+def tune(name: str, workload: str, *, processes: int, told: Callable[[Tried], None]) -> Tuning:
+    """Runs a baseline for all settings that the search wants. `told`: each as it is there."""
+    base, cells, tried = untuned(name), CELLS[workload], list[Tried]()
 
     def score(settings: Settings) -> float:
-        one = _tried(settings, list(run_all(list(_jobs(base, settings)), processes)))
+        setup = with_settings(base, settings)
+        one = _tried(settings, list(run_all([(cell, setup) for cell in cells], processes)))
         tried.append(one)
         told(one)
         return one.score
 
-    return Tuning(best=dict(descend(KNOBS[name], score)), tried=tried)
-
-
-def _jobs(base: Setup, settings: Settings) -> Iterator[tuple[Cell, Setup]]:
-    setup = with_settings(base, settings)
-    return ((cell, setup) for cell in CELLS)
+    best = descend(KNOBS[name], score)
+    return Tuning(cells=list(cells), best=dict(best), tried=tried)
 
 
 def _tried(settings: Settings, results: Sequence[Result]) -> Tried:
@@ -73,5 +76,8 @@ def _tried(settings: Settings, results: Sequence[Result]) -> Tried:
 def tune_all(names: Sequence[str], *, processes: int, told: Callable[[str, Tried], None]) -> None:
     """Each baseline, into the record as soon as it is done; what the record says of others stays."""
     for name in names:
-        tuning = tune(name, processes=processes, told=partial(told, name))
-        save(Tuned(list(CELLS), {**load().controllers, name: tuning}))
+        tunings = {
+            workload: tune(name, workload, processes=processes, told=partial(told, name))
+            for workload in WORKLOADS.get(name, (ANY,))
+        }
+        save(Tuned({**load().controllers, name: tunings}))

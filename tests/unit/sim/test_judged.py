@@ -19,8 +19,8 @@ RESULT = Result(
     cell=Cell("sweep", 2.0, 1024, 7),
     setup="fixed",
     goodput_tokens_per_s=UNIT * ENGINES,
-    ideal_tokens_per_s=1.0,
     capacity_tokens_per_s=1.0,
+    ideal_tokens_per_s=1.0,
     p0_goodput_tokens_per_s=0.0,
     p0_sent=0,
     p0_miss=None,
@@ -42,9 +42,8 @@ RESULT = Result(
 def test_nobody_can_do_more_than_was_offered_or_than_the_oracle(rho: float, found: float, ideal: float) -> None:
     result = replace(RESULT, cell=replace(RESULT.cell, rho=rho))
     best = {Question(Workload(), 1024, 7): found * UNIT}
-    told = judged(result, best)
-    assert told.efficiency == pytest.approx(1 / ideal)
-    assert told.capacity_tokens_per_s == pytest.approx(found * UNIT * ENGINES)
+    assert judged(result, best).efficiency == pytest.approx(1 / ideal)
+    assert judged(result, best).capacity_tokens_per_s == pytest.approx(found * UNIT * ENGINES)
 
 
 def test_the_oracle_is_asked_once_for_each_workload_chunk_and_seed() -> None:

@@ -6,11 +6,12 @@ import pytest
 
 from extproc.sim.world.knobs import KNOBS
 from extproc.sim.world.laws import Gate
+from extproc.sim.world.scenario import Scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import policy_of
 from extproc.sim.world.setups import setup_named, untuned
-from extproc.sim.world.tuned import Settings, load, with_settings
-from extproc.sim.world.tuning import CELLS, descend
+from extproc.sim.world.tuned import ANY, Settings, load, with_settings
+from extproc.sim.world.tuning import CELLS, WORKLOADS, descend
 
 TUNING_SEEDS = range(1, 11)
 TWO_KNOBS = ([{"a.x": x} for x in (0.0, 1.0, 2.0)], [{"a.y": y, "a.z": -y} for y in (0.0, 1.0, 2.0)])
@@ -60,15 +61,29 @@ def test_settings_reach_the_pool_or_the_law() -> None:
 
 
 def test_tuning_uses_no_seed_that_is_reported() -> None:
-    assert {cell.seed for cell in CELLS} <= set(TUNING_SEEDS)
+    assert {cell.seed for cells in CELLS.values() for cell in cells} <= set(TUNING_SEEDS)
 
 
-def test_the_record_holds_every_baseline_tuned_on_these_cells() -> None:
-    record = load()
-    assert tuple(record.cells) == CELLS
-    assert record.controllers.keys() == KNOBS.keys()
-    for name, tuning in record.controllers.items():
+@pytest.mark.parametrize("name", KNOBS)
+def test_the_record_holds_every_baseline_tuned_on_these_cells(name: str) -> None:
+    tunings = load().controllers[name]
+    assert tuple(tunings) == WORKLOADS.get(name, (ANY,))
+    for workload, tuning in tunings.items():
+        assert tuple(tuning.cells) == CELLS[workload]
         scores = [(tried.settings, tried.score) for tried in tuning.tried]
         assert (tuning.best, max(score for _, score in scores)) in scores
-        assert setup_named(name) == with_settings(untuned(name), tuning.best)
-        policy_of(setup_named(name), SCENARIOS["sweep"])
+
+
+def test_what_is_tuned_by_workload_is_tuned_for_all_of_them() -> None:
+    workloads = {scenario.workload for scenario in SCENARIOS.values()}
+    assert all(set(tuned_for) == workloads for tuned_for in WORKLOADS.values())
+
+
+@pytest.mark.parametrize("name", KNOBS)
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=SCENARIOS)
+def test_a_named_baseline_is_the_tuned_one(name: str, scenario: Scenario) -> None:
+    tunings = load().controllers[name]
+    tuning = tunings.get(scenario.workload, tunings.get(ANY))
+    tuned = with_settings(untuned(name), tuning.best if tuning else {})
+    assert policy_of(setup_named(name), scenario) == policy_of(tuned, scenario)
+    assert setup_named(name).law == tuned.law
