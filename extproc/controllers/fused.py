@@ -41,12 +41,13 @@ LEANS = 0.5
 """By so much the pace in force is above the one learned while nobody waits in the engines, and below it as much for each
 time that the backlog is as deep as allowed. An integral alone would swing: the backlog integrates too."""
 LEAST_LEAN = 0.1
-SEEKS_PER_S = 0.2
+SEEKS_PER_S = 0.4
+"""How fast the learned pace follows, per second and unit of what is too much or left."""
 CROWD_S = 10.0
 LEAST_CROWD = 0.1
 ROOM = 0.98
 """Who waits while less than this share of the least limit is in use is held back by the pace."""
-DEPTHS = (1.3, 1.0, 0.7)
+DEPTHS = (3.0, 1.0, 0.7)
 """Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,7 +11,17 @@ import pytest
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.schema import Seconds
-from extproc.controllers.fused import BIAS_RISES_S, DEPTHS, FILLS_S, LEANS, LEAST_LEAN, PERIOD_S, Fused
+from extproc.controllers.fused import (
+    BIAS_RISES_S,
+    CROWD_S,
+    DEPTHS,
+    FILLS_S,
+    LEANS,
+    LEAST_LEAN,
+    PERIOD_S,
+    SEEKS_PER_S,
+    Fused,
+)
 from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
@@ -150,8 +161,9 @@ def test_a_line_in_the_engines_slows_the_pace_at_once_and_for_good_where_it_stay
     assert bench.rate == pytest.approx(1000)
     bench.step(lines=(20,))
     assert bench.rate == pytest.approx(1000 * LEAST_LEAN, rel=0.02)
-    bench.step(2 * ONE_S, lines=(4,))
-    assert bench.law.memory.pace == pytest.approx(1000 * 0.67, rel=0.05)
+    before = bench.law.memory.pace or 0.0
+    bench.step(2 * ONE_S, lines=(3,))
+    assert (bench.law.memory.pace or 0.0) < before * math.exp(-SEEKS_PER_S * 2 * 0.5)
 
 
 def test_a_line_in_one_of_many_counts_half() -> None:
@@ -164,8 +176,8 @@ def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
     bench = _Bench()
     bench.step()
     bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
-    assert bench.law.memory.pace == pytest.approx(1000 * 0.82, rel=0.02)
-    assert bench.law.memory.crowd == pytest.approx(0.905, rel=0.01)
+    assert bench.law.memory.pace == pytest.approx(1000 * math.exp(-SEEKS_PER_S * 2 * 0.5), rel=0.02)
+    assert bench.law.memory.crowd == pytest.approx(math.exp(-2 * 0.5 / CROWD_S), rel=0.02)
     assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
     bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
     assert bench.law.memory.crowd == 1
