@@ -164,6 +164,9 @@ def simulate(
     chunk: Annotated[str, typer.Option(help="The engines' prefill chunks, tokens.")] = "1024,4096",
     jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one per core.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw curves over load, or one scenario's seconds, here (PNG).")
+    ] = None,
 ) -> None:
     """Runs the service against simulated engines and clients in virtual time, and compares controllers."""
     from rich.console import Console
@@ -178,6 +181,7 @@ def simulate(
         chunks=[round(one) for one in _numbers(chunk, "--chunk")],
         jobs=jobs or os.cpu_count() or 1,
         json=json_file,
+        plot=plot,
     )
     try:
         simulate(options, Console() if sys.stdout.isatty() else Console(width=_WIDE))

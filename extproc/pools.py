@@ -37,7 +37,7 @@ class Engines(FleetSource, Protocol):
         """Watches until cancelled."""
 
 
-class Watch(Protocol):
+class MakeEngines(Protocol):
     """Makes the `Engines` of one pool."""
 
     def __call__(self, policy: EnginesPolicy, *, stale_after_s: float, observer: Observer, clock: Clock) -> Engines: ...
@@ -62,7 +62,7 @@ class Pool:
         observer: Observer,
         random: Random,
         store: Store | None = None,
-        watch: Watch = Scraper,
+        watch: MakeEngines = Scraper,
     ) -> None:
         self.name = pool.name
         self.leaving = False
@@ -210,7 +210,7 @@ class Pools:
         random: Random,
         environment: Mapping[str, str] = MappingProxyType({}),
         store: Store | None = None,
-        watch: Watch = Scraper,
+        watch: MakeEngines = Scraper,
     ) -> None:
         """`environment`: where a policy's `env:NAME` looks. `store` None: one replica. Raises as `use` does."""
         self._store = store

@@ -25,7 +25,7 @@ from extproc.model import NOTHING, Demand, Load, PoolState
 from extproc.ports import Ask, Verdicts
 from extproc.state.deadline import Deadline
 from extproc.state.demand import pack_demand
-from extproc.state.link import Link
+from extproc.state.link import Line
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.watch import Watch
 
@@ -63,7 +63,7 @@ class SharedLedger:
         pool: str,
         replica: str,
         *,
-        link: Link,
+        link: Line,
         keys: Keys,
         initial: PoolState,
         clock: Clock,

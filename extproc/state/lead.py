@@ -19,7 +19,7 @@ from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Demand, PoolState
 from extproc.state.demand import HEARD_FOR_S, read_demand
-from extproc.state.link import Link
+from extproc.state.link import Line
 from extproc.state.scripts import Keys, Reign, Script, pack_state, read_reign, read_state
 
 LEAD_S = 0.7
@@ -40,7 +40,7 @@ class Lead:
     """One process's part in leading one pool. `on_change` is called when it takes the lead or has lost it."""
 
     def __init__(
-        self, pool: str, owner: str, *, link: Link, keys: Keys, clock: Clock, on_change: Callable[[], None]
+        self, pool: str, owner: str, *, link: Line, keys: Keys, clock: Clock, on_change: Callable[[], None]
     ) -> None:
         self._pool = pool
         self._owner = owner

@@ -64,6 +64,16 @@ class BadUrl(ExtprocError):
     """`--redis-url` is not one; the message says what was expected, and never repeats a password."""
 
 
+class Line(Protocol):
+    """What the ledger and the lead need of a connection: `Link`."""
+
+    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float) -> Any:
+        """See `Link.run`."""
+
+    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
+        """See `Link.listen`."""
+
+
 class Subscription(Protocol):
     """What we use of the client's pub/sub."""
 

@@ -14,7 +14,7 @@ from extproc.snapshots import ShareSnapshot
 from extproc.state.asking import SharedLedger
 from extproc.state.demand import merged
 from extproc.state.lead import Lead
-from extproc.state.link import Link
+from extproc.state.link import Line, Link
 from extproc.state.scripts import keys_of
 from extproc.state.watch import Watch
 
@@ -35,7 +35,7 @@ class SharedPool:
         pool: str,
         process: str,
         *,
-        link: Link,
+        link: Line,
         prefix: str,
         initial: PoolState,
         clock: Clock,

@@ -26,6 +26,7 @@ class Script:
     """One Lua file. `sha`: what EVALSHA wants."""
 
     def __init__(self, name: str) -> None:
+        self.name = name
         self.text = shipped(f"redis/{name}.lua").read_text(encoding="utf-8")
         self.sha = hashlib.sha1(self.text.encode(), usedforsecurity=False).hexdigest()
 

@@ -95,3 +95,14 @@ def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
     done = extproc(*arguments)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def test_simulate_names_what_there_is() -> None:
+    for arguments, named in (
+        (("everything",), "sweep"),
+        (("all", "--controller", "magic"), "fixed"),
+        (("all", "--seeds", "x"), "11-15"),
+    ):
+        done = extproc("simulate", *arguments)
+        assert done.returncode == 1
+        assert named in done.stderr

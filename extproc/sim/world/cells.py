@@ -6,6 +6,7 @@ import multiprocessing
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 
+from extproc import log
 from extproc.sim.world.run import Cell, Result, run_scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
@@ -18,7 +19,7 @@ Job = tuple[Cell, Setup]
 def scenarios_named(word: str) -> tuple[str, ...]:
     """`all`, a scenario's name, or what several names begin with. Raises `UnknownName`."""
     if word == "all":
-        return tuple(SCENARIOS)
+        return tuple(name for name, scenario in SCENARIOS.items() if scenario.in_all)
     found = tuple(name for name in SCENARIOS if name == word) or tuple(n for n in SCENARIOS if n.startswith(f"{word}-"))
     if not found:
         raise UnknownName(f"expected all or one of {', '.join(SCENARIOS)}, got {word!r}")
@@ -41,11 +42,12 @@ def cells(
 def run_all(jobs: Sequence[Job], processes: int) -> Iterator[Result]:
     """In the order of `jobs`, each as soon as it is there."""
     if processes <= 1:
-        yield from (run_scenario(*job) for job in jobs)
+        yield from map(_run, jobs)
         return
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
         yield from pool.map(_run, jobs)
 
 
 def _run(job: Job) -> Result:
+    log.setup(level="error")  # that a replica is cut off is no news here
     return run_scenario(*job)

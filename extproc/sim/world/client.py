@@ -9,9 +9,10 @@ from random import Random
 from typing import Protocol
 
 from extproc.admission import Admission, Candidate, Pass
-from extproc.model import PRIORITIES, End, Rejection, RequestHead
+from extproc.model import End, Rejection
 from extproc.sim.engine import Refusal, SimRequest
 from extproc.sim.world.machine import Machine
+from extproc.sim.world.message import body_of, head_of
 from extproc.sim.world.record import Fate, Record
 from extproc.sim.world.router import Router
 from extproc.sim.world.traffic import Arrival
@@ -23,7 +24,6 @@ PATIENCE_S = 20.0
 FRONT_S = 0.005
 """From the verdict to the engine's queue: Envoy, the network, and the engine's API server with its tokenizer."""
 _BACKOFF_S, _MOST_BACKOFF_S = 0.5, 8.0
-_CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,16 @@ class Persistence:
     deaf: int = 0
 
 
+class Replica(Protocol):
+    """The process of the service that Envoy asked. `waiting`: whose verdict it owes."""
+
+    places: Places
+    waiting: dict[Attempt, None]
+    alive: bool
+
+
 class Gateway(Protocol):
-    """The world as an attempt meets it: a replica of the service, and what is behind it."""
+    """The world as an attempt meets it: the service, and what is behind it."""
 
     loop: asyncio.AbstractEventLoop
     persistence: Persistence
@@ -43,15 +51,17 @@ class Gateway(Protocol):
     knows_lengths: bool
 
     def admission(self, attempt: Attempt) -> Admission | None:
-        """Of the replica that Envoy asks; None: there is none, and it lets the request pass."""
+        """Of the replica that Envoy asks, which becomes the attempt's; None: there is none, and it lets the request pass."""
 
     def router(self, arrival: Arrival) -> Router: ...
 
-    def places(self, attempt: Attempt) -> Places: ...
+    def began(self, record: Record) -> None: ...
 
-    def kept(self, record: Record) -> None: ...
+    def let_in(self) -> None: ...
 
-    def refused(self, now: float) -> None: ...
+    def ended(self, record: Record) -> None: ...
+
+    def retry(self, arrival: Arrival, attempt: int, *, after_s: float) -> None: ...
 
 
 class Attempt:
@@ -76,13 +86,12 @@ class Attempt:
         self._machine: Machine | None = None
         self._handle: int | None = None
         self._timed = False
-        self.replica = -1
-        """Which one Envoy asked; -1: none."""
+        self.replica: Replica | None = None
         self.ticket: Ticket | None = None
         self.waiting: Waiting | None = None
         now = gateway.loop.time()
         self.record = Record(arrival, now, attempt)
-        gateway.kept(self.record)
+        gateway.began(self.record)
         patience_s = min(PATIENCE_S, arrival.leaves_after_s)
         self._leaving = gateway.loop.call_at(now + patience_s, self._leave)
         self._ask()
@@ -94,8 +103,8 @@ class Attempt:
         if admission is None:
             self.pass_by()
             return
-        body = _body(self._arrival, exact=self._gateway.knows_lengths)
-        answer = admission.arrive(_head(self._arrival, len(body), self.record.attempt))
+        body = body_of(self._arrival, exact=self._gateway.knows_lengths)
+        answer = admission.arrive(head_of(self._arrival, len(body), self.record.attempt))
         if isinstance(answer, Candidate):
             self._decided(admission.decide(answer, body if answer.wants_body else None))
         else:
@@ -105,6 +114,8 @@ class Attempt:
         match answer:
             case Waiting():
                 self.waiting = answer
+                if self.replica is not None:
+                    self.replica.waiting[self] = None
                 answer.verdict.add_done_callback(self._heard)
             case Rejection():
                 self._refused(answer)
@@ -114,14 +125,18 @@ class Attempt:
                 self.pass_by()
 
     def _heard(self, verdict: asyncio.Future[Ticket | Rejection]) -> None:
-        if self.waiting is not None and not verdict.cancelled():
-            self.waiting = None
+        if self._waits_no_more() is not None:
             self._decided(verdict.result())
+
+    def _waits_no_more(self) -> Waiting | None:
+        waiting, self.waiting = self.waiting, None
+        if waiting is not None and self.replica is not None:
+            self.replica.waiting.pop(self, None)
+        return waiting
 
     def _refused(self, rejection: Rejection) -> None:
         self.record.reason = rejection.outcome.value
         self._over(Fate.REFUSED)
-        self._gateway.refused(self._gateway.loop.time())
         self._try_again(rejection.retry_after_s)
 
     def _admitted(self, ticket: Ticket) -> None:
@@ -133,6 +148,7 @@ class Attempt:
         now = self._gateway.loop.time()
         self.waiting = None
         self.record.admitted_at = now
+        self._gateway.let_in()
         machine = self._machine = self._gateway.router(self._arrival).pick()
         if machine is None:
             self._fail()
@@ -153,7 +169,8 @@ class Attempt:
             return
         self._handle = handle
         ticket = self.ticket
-        self._timed = ticket is not None and ticket.worth_timing and self._gateway.places(self).take(machine.name)
+        if ticket is not None and ticket.worth_timing and self.replica is not None:
+            self._timed = self.replica.places.take(machine.name)
 
     def first(self, now: float) -> None:
         if self._arrival.leaves_after_s == math.inf:
@@ -182,8 +199,7 @@ class Attempt:
     def _leave(self) -> None:
         if self.record.fate is not Fate.PENDING:
             return
-        if self.waiting is not None:
-            waiting, self.waiting = self.waiting, None
+        if (waiting := self._waits_no_more()) is not None:
             waiting.leave(ghost=False)
         self._over(Fate.LEFT)
 
@@ -196,10 +212,11 @@ class Attempt:
             machine.open -= 1
             if fate is Fate.LEFT and self._handle is not None:
                 machine.abort(self._handle)
-            if self._timed:
-                self._gateway.places(self).free(machine.name)
-        if ticket is not None:
+            if self._timed and self.replica is not None:
+                self.replica.places.free(machine.name)
+        if ticket is not None and self.replica is not None and self.replica.alive:
             ticket.end(_ENDS[fate])
+        self._gateway.ended(self.record)
 
     def _try_again(self, told_s: float | None) -> None:
         attempt, gateway, arrival = self.record.attempt, self._gateway, self._arrival
@@ -210,30 +227,7 @@ class Attempt:
             wait_s = told_s
         else:
             wait_s = min(_MOST_BACKOFF_S, _BACKOFF_S * 2.0**attempt) * (1 - 0.25 * gateway.random.random())
-        gateway.loop.call_later(wait_s, Attempt, gateway, arrival, attempt + 1)
+        gateway.retry(arrival, attempt + 1, after_s=wait_s)
 
 
 _ENDS = {Fate.ANSWERED: End.COMPLETED, Fate.FAILED: End.DROPPED, Fate.LEFT: End.IGNORED}
-_PRIORITY = {priority: str(priority) for priority in PRIORITIES}
-_MESSAGE_TOKENS = 4
-
-
-def _head(arrival: Arrival, length: int, attempt: int) -> RequestHead:
-    headers = {
-        "content-type": "application/json",
-        "content-length": str(length),
-        "x-priority": _PRIORITY[arrival.priority],
-        "x-tenant-id": arrival.tenant,
-    }
-    if attempt:
-        headers["x-stainless-retry-count"] = str(attempt)
-    return RequestHead("POST", _CHAT, headers)
-
-
-def _body(arrival: Arrival, *, exact: bool) -> bytes:
-    """A chat completion as the client sends it; `exact`: from which the service reads the true lengths."""
-    text = 4 * max(1, arrival.prompt_tokens - _MESSAGE_TOKENS) if exact else arrival.text_bytes
-    most = arrival.output_tokens if exact else arrival.max_tokens
-    limit = b"" if most is None else b'"max_tokens":%d,' % most
-    start = b'{"model":"model-%d","stream":true,%s"messages":[{"role":"user","content":"' % (arrival.pool, limit)
-    return start + b"x" * text + b'"}]}'

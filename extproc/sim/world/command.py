@@ -11,6 +11,7 @@ from rich.progress import track
 
 from extproc.errors import ExtprocError
 from extproc.sim.world.cells import CHUNKS, cells, run_all, scenarios_named
+from extproc.sim.world.plot import draw
 from extproc.sim.world.report import tables, to_json
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import policy_of
@@ -32,6 +33,7 @@ class SimulateOptions:
     chunks: Sequence[int] = ()
     jobs: int = 1
     json: Path | None = None
+    plot: Path | None = None
 
 
 def seeds_of(text: str) -> list[int]:
@@ -43,7 +45,7 @@ def seeds_of(text: str) -> list[int]:
 
 
 def simulate(options: SimulateOptions, console: Console) -> None:
-    """Raises `ExtprocError` for names and seeds that are none."""
+    """Raises `ExtprocError` for names and seeds that are none, and where a picture cannot be drawn."""
     wanted = cells(
         scenarios_named(options.scenario),
         seeds=seeds_of(options.seeds),
@@ -62,3 +64,5 @@ def simulate(options: SimulateOptions, console: Console) -> None:
         console.print(table)
     if options.json is not None:
         options.json.write_bytes(to_json(results))
+    if options.plot is not None:
+        draw(results, options.plot)

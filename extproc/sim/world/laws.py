@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from extproc.model import NOTHING, UNLIMITED, Demand, Fleet, Load, PoolState
 
@@ -19,6 +19,9 @@ class Gate:
     waiting: int = 5
     kv_usage: float = 0.8
     stale_after_s: float = 1.0
+
+    def over(self, engines: int) -> Gate:  # noqa: ARG002 - it looks at each by itself
+        return self
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
         reporting = fleet.reporting(now, self.stale_after_s)
@@ -37,13 +40,19 @@ class Gate:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """Limits that never change: tokens per priority over the whole pool, and slots. The oracle's, which knows all lengths."""
+    """Limits that never change: tokens and slots per priority, for each engine. The oracle's, which knows all lengths."""
 
     tokens: tuple[float, float, float]
     slots: tuple[float, float, float] = (math.inf, math.inf, math.inf)
+    engines: int = 1
+
+    def over(self, engines: int) -> Constant:
+        """For a pool of so many."""
+        return replace(self, engines=engines)
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
-        p0, p1, p2 = (Load(tokens, slots) for tokens, slots in zip(self.tokens, self.slots, strict=True))
+        each = (Load(tokens, slots) for tokens, slots in zip(self.tokens, self.slots, strict=True))
+        p0, p1, p2 = (load.scaled(self.engines) for load in each)
         return PoolState(limits=(p0, p1, p2), reason="constant", at=now)
 
 

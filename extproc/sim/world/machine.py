@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable
 from itertools import accumulate
@@ -119,18 +120,20 @@ class Machine:
 
 class Page:
     """An engine's metrics page, and how it may lie. `frozen`: the content stands still; `delay_s`: it is that old;
-    `silent`: no answer comes."""
+    `silent`: no answer comes; `every_s`: none comes sooner than this after the last."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._kept: deque[tuple[float, Reading]] = deque()
         self.frozen = self.silent = False
-        self.delay_s = 0.0
+        self.delay_s = self.every_s = 0.0
+        self._read_at = -math.inf
 
     def read(self, now: float) -> Reading | None:
         """What a scrape that begins now brings; None: nothing."""
-        if self.silent or not self._machine.up:
+        if self.silent or not self._machine.up or now - self._read_at < self.every_s:
             return None
+        self._read_at = now
         kept = self._kept
         if not (self.frozen and kept):
             kept.append((now, reading(self._machine)))
@@ -159,5 +162,5 @@ def reading(machine: Machine) -> Reading:
 
 
 def _cumulative(counts: Counts) -> Histogram:
-    bounds = (*counts.bounds, float("inf"))
+    bounds = (*counts.bounds, math.inf)
     return Histogram(float(counts.count), counts.total, tuple(zip(bounds, accumulate(counts.counts), strict=True)))

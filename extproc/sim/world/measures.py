@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,18 +16,25 @@ from extproc.sim.world.traffic import Sender
 FITS_BELOW = 0.9
 """P0 alone fits where it offers less than this share of the capacity there is."""
 FAIR_WINDOW_S = 10.0
+FAIR_LEAST = 10
+"""Where tenants were served fewer requests each than this, one more or less decides, and nothing can be said."""
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A measured phase, in seconds of the run. `ideal_tokens`: what the best could have delivered in it. `p0_rho`: P0's own
-    load, in units of the capacity there is."""
+    """A measured phase, in seconds of the run. `capacity_tokens`: what the engines there were could have
+    delivered in it; `rho` and `p0_rho`, the load and P0's own, are in units of that."""
 
     from_s: float
     until_s: float
     rho: float
-    ideal_tokens: float
+    capacity_tokens: float
     p0_rho: float
+
+    @property
+    def ideal_tokens(self) -> float:
+        """What the best could have delivered."""
+        return self.capacity_tokens * min(1.0, self.rho)
 
     @property
     def p0_fits(self) -> bool:
@@ -52,7 +60,7 @@ def good_tokens(records: Iterable[Record], from_s: float, until_s: float) -> flo
 
 def stays(record: Record) -> bool:
     """Its client does not leave on its own account."""
-    return record.arrival.leaves_after_s == float("inf")
+    return record.arrival.leaves_after_s == math.inf
 
 
 def p0_sent(records: Iterable[Record], spans: Sequence[Span]) -> list[Record]:
@@ -80,7 +88,7 @@ def idle_refusing(diary: Diary, spans: Sequence[Span]) -> float:
     spare = total_s = 0.0
     for span in spans:
         seconds = range(round(span.from_s), round(span.until_s))
-        per_s = span.ideal_tokens / max(1e-9, min(1.0, span.rho)) / len(seconds)
+        per_s = span.capacity_tokens / len(seconds)
         total_s += len(seconds)
         spare += sum(max(0.0, 1 - diary.generated[s] / per_s) for s in seconds if diary.refused[s])
     return spare / total_s
@@ -88,9 +96,10 @@ def idle_refusing(diary: Diary, spans: Sequence[Span]) -> float:
 
 def jain(diary: Diary, spans: Sequence[Span], senders: Sequence[Sender]) -> float | None:
     """Mean over 10 s windows and priorities of Jain's index of the weighted tokens served, over the tenants that were
-    refused something in it; None where there never were two."""
+    refused something in it; None where there never were two, served enough to tell."""
     weight = {sender.name: sender.weight for sender in senders}
     served: dict[tuple[int, Priority], dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    requests: Counter[tuple[int, Priority, str]] = Counter()
     backlogged: dict[tuple[int, Priority], set[str]] = defaultdict(set)
     for record in diary.records:
         arrival = record.arrival
@@ -102,10 +111,12 @@ def jain(diary: Diary, spans: Sequence[Span], senders: Sequence[Sender]) -> floa
         elif record.admitted_at is not None:
             tokens = arrival.prompt_tokens + arrival.output_tokens
             served[window][arrival.tenant] += tokens / weight[arrival.tenant]
+            requests[(*window, arrival.tenant)] += 1
     indices = []
     for window, tenants in backlogged.items():
         shares = [served[window][tenant] for tenant in sorted(tenants)]
-        if len(shares) > 1 and sum(shares) > 0:
+        enough = sum(requests[(*window, tenant)] for tenant in tenants) >= FAIR_LEAST * len(tenants)
+        if len(shares) > 1 and enough:
             indices.append(sum(shares) ** 2 / (len(shares) * sum(share**2 for share in shares)))
     return sum(indices) / len(indices) if indices else None
 
@@ -133,3 +144,22 @@ def amplification(records: Iterable[Record]) -> float | None:
     obedient = [record for record in records if record.arrival.obeys and stays(record)]
     first = sum(record.attempt == 0 for record in obedient)
     return len(obedient) / first if first else None
+
+
+Second = tuple[int, int, int, int]
+"""Of what was sent in one second: the second, output tokens of answers within target, refusals, P0 missed."""
+
+
+def by_second(diary: Diary, from_s: float, until_s: float) -> tuple[Second, ...]:
+    """What was sent in each second of that time, and what became of it; seconds count from `from_s`."""
+    good, refused, missed = Counter[int](), Counter[int](), Counter[int]()
+    for record in diary.records:
+        if not from_s <= record.sent_at < until_s:
+            continue
+        second = int(record.sent_at - from_s)
+        refused[second] += record.fate is Fate.REFUSED
+        if in_target(record):
+            good[second] += record.arrival.output_tokens
+        elif record.arrival.priority is Priority.P0 and stays(record):
+            missed[second] += 1
+    return tuple((second, good[second], refused[second], missed[second]) for second in range(round(until_s - from_s)))

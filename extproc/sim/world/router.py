@@ -15,8 +15,12 @@ class Router:
     """Least request as Envoy does it: of two engines picked at random, the one with fewer requests open."""
 
     def __init__(self, machines: Sequence[Machine], random: Random) -> None:
+        self._all = frozenset(machine.name for machine in machines)
         self._members = list(machines)
         self._random = random
+
+    def serves(self, machine: Machine) -> bool:
+        return machine.name in self._all
 
     def pick(self) -> Machine | None:
         """None: no engine is left."""
@@ -27,7 +31,8 @@ class Router:
         return a if a.open <= b.open else b
 
     def eject(self, machine: Machine) -> None:
-        if machine in self._members:
+        """No more requests go there; not if it has come back before anybody noticed."""
+        if not machine.up:
             self._members.remove(machine)
 
     def restore(self, machine: Machine) -> None:

@@ -11,16 +11,14 @@ from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.virtual_time import run_virtual
 from extproc.sim.world import measures
 from extproc.sim.world.capacity import capacity
-from extproc.sim.world.measures import Span
+from extproc.sim.world.faults import schedule
+from extproc.sim.world.measures import Second, Span
 from extproc.sim.world.record import Diary
-from extproc.sim.world.scenario import COOL_DOWN_S, WARM_UP_S, Phase, Scenario
+from extproc.sim.world.scenario import Phase, Scenario
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup
 from extproc.sim.world.traffic import Arrival, arrivals
 from extproc.sim.world.world import World
-
-SETTLE_S = 60.0
-"""After the last arrival: what still runs ends, so that its work is told from wasted work."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +33,13 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The measures of one cell (see `measures`); None: does not apply. `ideal_tokens_per_s`: the denominator of
-    `efficiency`, from the table of capacities; a better one makes `efficiency_of`."""
+    """The measures of one cell (see `measures`); None: does not apply. `capacity_tokens_per_s`: of the
+    fleet, as far as it was there; `ideal_tokens_per_s`: that, or what was offered where that is less."""
 
     cell: Cell
     setup: str
     goodput_tokens_per_s: float
+    capacity_tokens_per_s: float
     ideal_tokens_per_s: float
     p0_goodput_tokens_per_s: float
     p0_sent: int
@@ -53,6 +52,7 @@ class Result:
     reaction_s: float | None
     recovery_s: float | None
     amplification: float | None
+    seconds: tuple[Second, ...] = ()
 
     @property
     def efficiency(self) -> float:
@@ -68,13 +68,13 @@ def run_scenario(cell: Cell, setup: Setup) -> Result:
 def play(cell: Cell, setup: Setup) -> Diary:
     """Runs it and returns all that happened."""
     scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
-    phases = scenario.phases(cell.rho)
-    traffic = _traffic(scenario, phases, spec, cell.seed)
-    until_s = WARM_UP_S + sum(phase.seconds for phase in phases) + COOL_DOWN_S + SETTLE_S
+    traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
+    at_most_s = traffic[-1].at_s + scenario.settle_s
 
     async def main() -> Diary:
         world = World(scenario, setup, spec=spec, seed=f"{cell.seed}/{cell.scenario}")
-        return await world.run(traffic, until_s)
+        schedule(world, scenario.faults, from_s=scenario.warm_up_s)
+        return await world.run(traffic, at_most_s=at_most_s)
 
     gc.collect()
     gc.freeze()
@@ -89,9 +89,9 @@ def play(cell: Cell, setup: Setup) -> Diary:
 def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed: int) -> list[Arrival]:
     traffic: list[Arrival] = []
     from_s = 0.0
-    for index, phase in enumerate(
-        (replace(phases[0], seconds=WARM_UP_S), *phases, replace(phases[-1], seconds=COOL_DOWN_S))
-    ):
+    before = replace(phases[0], seconds=scenario.warm_up_s)
+    after = replace(phases[-1], seconds=scenario.cool_down_s)
+    for index, phase in enumerate((before, *phases, after)):
         tokens = phase.rho * capacity(phase.workload, spec) * scenario.engines * phase.seconds
         traffic += arrivals(
             phase.workload,
@@ -109,17 +109,14 @@ def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed
 def spans_of(cell: Cell) -> tuple[Span, ...]:
     """The measured phases."""
     scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
-    phases = scenario.phases(cell.rho)
-    ends = list(accumulate((phase.seconds for phase in phases), initial=WARM_UP_S))
+    phases = scenario.phases(cell.rho, cell.chunk)
+    ends = list(accumulate((phase.seconds for phase in phases), initial=scenario.warm_up_s))
     return tuple(
         Span(
             from_s=ends[index],
             until_s=ends[index + 1],
             rho=phase.rho / phase.power,
-            ideal_tokens=min(phase.rho, phase.power)
-            * capacity(phase.workload, spec)
-            * scenario.engines
-            * phase.seconds,
+            capacity_tokens=phase.power * capacity(phase.workload, spec) * scenario.engines * phase.seconds,
             p0_rho=phase.rho * phase.workload.mix[0] / phase.power,
         )
         for index, phase in enumerate(phases)
@@ -134,13 +131,14 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
     p0 = [record for record in records if record.arrival.priority == 0]
     sent = measures.p0_sent(p0, spans)
     admitted = sum(record.admitted_at is not None for record in records)
-    senders = scenario.phases(cell.rho)[0].workload.senders
+    senders = scenario.phases(cell.rho, cell.chunk)[0].workload.senders
     retries = scenario.persistence.obedient > 0
     return Result(
         cell=cell,
         setup=setup.name,
         goodput_tokens_per_s=measures.good_tokens(records, from_s, until_s) / (until_s - from_s),
-        ideal_tokens_per_s=sum(span.ideal_tokens for span in spans) / (until_s - from_s),
+        capacity_tokens_per_s=sum(span.capacity_tokens for span in spans) / (until_s - from_s),
+        ideal_tokens_per_s=_ideal_tokens(spans, returning=retries) / (until_s - from_s),
         p0_goodput_tokens_per_s=measures.good_tokens(p0, from_s, until_s) / (until_s - from_s),
         p0_sent=len(sent),
         p0_miss=sum(not measures.in_target(one) for one in sent) / len(sent) if sent else None,
@@ -152,4 +150,13 @@ def measure(cell: Cell, setup: Setup, diary: Diary) -> Result:
         reaction_s=measures.reaction_s(records, spans),
         recovery_s=measures.recovery_s(records, spans),
         amplification=measures.amplification(records) if retries else None,
+        seconds=measures.by_second(diary, from_s, until_s),
     )
+
+
+def _ideal_tokens(spans: Sequence[Span], *, returning: bool) -> float:
+    """What the best could have delivered. Where the refused return, what one phase cannot take the next ones may."""
+    if not returning:
+        return sum(span.ideal_tokens for span in spans)
+    offered = sum(span.rho * span.capacity_tokens for span in spans)
+    return min(offered, sum(span.capacity_tokens for span in spans))

@@ -19,12 +19,14 @@ TPOT_TARGET_S = 0.060
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`policy`: over the defaults, as the policy's YAML would say it; `pool`: likewise, for every pool. `law` decides instead of
-    the policy's controllers. `knows_lengths`: bodies tell the service the true lengths, which no service knows."""
+    the policy's controllers. `requests`: of the controller `fixed`, for each engine. `knows_lengths`: bodies tell the service
+    the true lengths, which no service knows."""
 
     name: str
     policy: Mapping[str, object] = field(default_factory=dict)
     pool: Mapping[str, object] = field(default_factory=dict)
     law: Law | None = None
+    requests: int | None = None
     knows_lengths: bool = False
     scheduling: Scheduling = Scheduling.FCFS
 
@@ -39,14 +41,17 @@ def policy_of(setup: Setup, scenario: Scenario) -> Policy:
     """What the service is given: parsed from text, as from a file."""
     pools = []
     for index in range(scenario.pools):
-        engines = {"static": engine_names(scenario, index), "scrapeInterval": "100ms"}
+        names = engine_names(scenario, index)
+        engines = {"static": names, "scrapeInterval": "100ms"}
         targets = {
             f"P{priority}": {"ttft": f"{ttft_s:g}s", "tpot": f"{TPOT_TARGET_S * 1000:g}ms"}
             for priority, ttft_s in enumerate(TTFT_TARGETS_S)
         }
-        pool = {"name": f"pool-{index}", "engines": engines, "targets": targets}
+        pool: dict[str, object] = {"name": f"pool-{index}", "engines": engines, "targets": targets}
         if scenario.pools > 1:
             pool["models"] = [f"model-{index}"]
+        if setup.requests is not None:
+            pool["fixed"] = {"limit": {"requests": setup.requests * len(names)}}
         pools.append(_over(pool, setup.pool))
     whole = {
         "pools": pools,

@@ -20,7 +20,7 @@ _QUEUED = {
 
 _SETUPS = (
     Setup("none", law=Constant((math.inf, math.inf, math.inf))),
-    Setup("fixed", pool={"controllers": ["fixed"], "fixed": {"limit": {"requests": 400}}}),
+    Setup("fixed", pool={"controllers": ["fixed"]}, requests=200),
     Setup("watermark", pool={"controllers": ["watermark"]}),
     Setup("vegas", pool={"controllers": ["vegas"]}),
     Setup("pid", pool={"controllers": ["pid"]}),
