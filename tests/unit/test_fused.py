@@ -99,6 +99,25 @@ def test_the_first_pace_fills_the_caches_in_a_given_time_and_a_lost_engine_takes
     assert list(bench.state.pace.depths) == pytest.approx([bench.rate * 0.2 * depth for depth in DEPTHS])
 
 
+def test_p0_takes_the_place_of_what_ends_in_an_engine_whose_page_is_silent() -> None:
+    bench = _Bench()
+    bench.holds(0, slots=200)
+    bench.step(usage=(0.1, 0.1))
+    state = bench.step(usage=(0.1,))
+    assert [limit.slots for limit in state.limits] == [pytest.approx(2 * 100, rel=0.01), 90, 90]
+    bench.holds(0, slots=150)
+    assert bench.step(usage=(0.1,)).limits[0].slots == pytest.approx(160), "what has ended is not P0's for ever"
+    assert bench.step(60 * ONE_S, usage=(0.1,)).limits[0].slots == 100
+
+
+def test_p0_gets_nothing_of_an_engine_whose_requests_have_ended_with_it() -> None:
+    bench = _Bench()
+    bench.holds(0, slots=200)
+    bench.step(usage=(0.1, 0.1))
+    bench.holds(0, slots=90)
+    assert bench.step(usage=(0.1,)).limits[0].slots == 100
+
+
 def test_without_a_capacity_it_says_nothing() -> None:
     law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
     fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=0.0, kv_usage=0.5)})
@@ -170,6 +189,14 @@ def test_a_line_in_one_of_many_counts_half() -> None:
     bench = _Bench()
     bench.step(usage=(0.1,) * 10, lines=(4, *[0] * 9))
     assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (0.4 + 4) / 2 / 2))
+
+
+def test_an_old_line_says_nothing() -> None:
+    bench = _Bench()
+    bench.step(lines=(20,))
+    sample = EngineSample("e:0", at=bench.now, kv_usage=0.1, kv_capacity_tokens=CAPACITY, waiting=20)
+    bench.law.step(bench.now + 0.5, Fleet(("e:0",), {"e:0": sample}), demand=bench.demand, previous=bench.state)
+    assert bench.law.memory.lean == 1
 
 
 def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
