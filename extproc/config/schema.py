@@ -202,6 +202,9 @@ class FusedPolicy(_Section, frozen=True):
     backlog_s: Seconds = field(name="backlog", default=Seconds(0.2))
     """Prompts that may wait in the engines, in seconds of their work: the longer, the fuller the engines and the later the
     first tokens. Default 200ms."""
+    blind: float = 0.9
+    """Share of the last limits in force while no engine reports, instead of `failure`: what is let in is counted all the
+    same. Above 0, to 1, default 0.9."""
     refuse_late: bool = True
     """A request waits no longer than half of its `targets.ttft`, and is refused where its first token would come after it.
     False: it is served late. Default true."""

@@ -8,6 +8,7 @@ Order and meaning:
 3. Engines configured, none reporting: `failure.rejection` of the newcomers, lowest priority first, within
    `failure.capacity` x the last good limit; `failure.unknownLimit` where no capacity was ever seen. Until the first
    answers can have come (`failure.staleAfter` from the first step) nobody is refused: not having asked is no outage.
+   `fused` counts what it lets in, so it goes on with `fused.blind` x its last good limit, and refuses nobody for it.
 4. The override comes last: it is how an operator overrules everything above, failure rules included.
 """
 
@@ -26,7 +27,7 @@ from extproc.controllers.protocol import Controller
 from extproc.controllers.shed import spread
 from extproc.controllers.vegas import Vegas, VegasMemory
 from extproc.controllers.watermark import Watermark
-from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState, least
+from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, EngineSample, Fleet, Load, Pace, PoolState, least
 
 Limits = tuple[Load, Load, Load]
 
@@ -59,13 +60,14 @@ one after the other, and the limit shrinks with each: half of what the last of e
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a pool's composition remembers. `good`: the last good limit, which held at `good_at`; `laws`: what its members
-    remember themselves; others: last known."""
+    """What a pool's composition remembers. `good`: the last good limit, which held at `good_at`, with the pace of then;
+    `laws`: what its members remember themselves; others: last known."""
 
     started_at: float | None = None
     seen: bool = False
     good: Limits | None = None
     good_at: float = 0.0
+    pace: Pace | None = None
     engine_max_tokens: int | None = None
     expected_output_tokens: float | None = None
     slot_tokens: float = 0.0
@@ -130,6 +132,10 @@ def _each(pick: Callable[[Load, Load], Load], a: Limits, b: Limits) -> Limits:
     return pick(a[0], b[0]), pick(a[1], b[1]), pick(a[2], b[2])
 
 
+def _share(limits: Limits, share: float) -> Limits:
+    return _shrunk(limits[0], share), _shrunk(limits[1], share), _shrunk(limits[2], share)
+
+
 def _shrunk(limit: Load, share: float) -> Load:
     """A share of a limit, but never less than the one slot without which nothing could ever run."""
     return Load(limit.tokens * share, max(min(1.0, limit.slots), limit.slots * share))
@@ -168,8 +174,8 @@ class PoolController:
         self._failure = failure
         self._members = tuple(CONTROLLERS[name](pool, failure, memory.laws) for name in pool.controllers)
         follows_fixed = ControllerName.FIXED in pool.controllers and pool.fixed.limit == "auto"
-        fills = ControllerName.FUSED in pool.controllers
-        self._pressure_at = 1.0 if fills else pool.watermark.high
+        self._counts = ControllerName.FUSED in pool.controllers
+        self._pressure_at = 1.0 if self._counts else pool.watermark.high
         self._needs_capacity = follows_fixed or not _MEASURING.isdisjoint(pool.controllers)
         self.memory = memory
 
@@ -177,7 +183,7 @@ class PoolController:
         reporting = fleet.reporting(now, self._failure.stale_after_s)
         members = [c.step(now, fleet, demand=demand, previous=previous) for c in self._members]
         state = merge(members) if members else PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED), reason="open")
-        self.memory = self._remember(now, state.limits, reporting=reporting, demand=demand)
+        self.memory = self._remember(now, state, reporting=reporting, demand=demand)
         if not fleet.configured:
             state = self._without_engines(state)
         elif not reporting:
@@ -196,7 +202,7 @@ class PoolController:
             expected_ttft_s=mean_ttft_s(reporting),
         )
 
-    def _remember(self, now: float, limits: Limits, *, reporting: Sequence[EngineSample], demand: Demand) -> Memory:
+    def _remember(self, now: float, state: PoolState, *, reporting: Sequence[EngineSample], demand: Demand) -> Memory:
         memory = self.memory
         if memory.started_at is None:
             memory = replace(memory, started_at=now)
@@ -207,7 +213,7 @@ class PoolController:
         if not reporting:
             return memory
         held = [sample.kv_capacity_tokens for sample in reporting if sample.kv_capacity_tokens is not None]
-        good = _good(limits, sum(held))
+        good = _good(state.limits, sum(held))
         keeps = good is None or (
             memory.good is not None and now - memory.good_at <= GOOD_FOR_S and not memory.good[0].fits(good[0])
         )
@@ -216,6 +222,7 @@ class PoolController:
             seen=True,
             good=memory.good if keeps else good,
             good_at=memory.good_at if keeps else now,
+            pace=memory.pace if keeps else state.pace,
             engine_max_tokens=max(held) if held else memory.engine_max_tokens,
             expected_output_tokens=mean_output_tokens(reporting) or memory.expected_output_tokens,
         )
@@ -232,12 +239,13 @@ class PoolController:
         if not memory.seen and now - started_at <= failure.stale_after_s:
             limits = limits if known else self._unknown()
             return replace(state, limits=limits, rejection=(0.0, 0.0, 0.0), saturation=0.0, reason="starting")
-        share = failure.capacity
+        if self._counts and known:  # what is let in is counted all the same: the count has not become worse
+            return replace(
+                state, limits=_share(limits, self._pool.fused.blind), pace=memory.pace, reason="engines-silent"
+            )
         return replace(
             state,
-            limits=(_shrunk(limits[0], share), _shrunk(limits[1], share), _shrunk(limits[2], share))
-            if known
-            else self._unknown(),
+            limits=_share(limits, failure.capacity) if known else self._unknown(),
             rejection=spread(failure.rejection, ShedOrder.LOWEST_FIRST, demand),
             saturation=self._pressure_at,
             reason="engines-silent",

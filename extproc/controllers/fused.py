@@ -41,24 +41,31 @@ LEANS = 0.5
 """By so much the pace in force is above the one learned while nobody waits in the engines, and below it as much for each
 time that the backlog is as deep as allowed. An integral alone would swing: the backlog integrates too."""
 LEAST_LEAN = 0.1
-SEEKS_PER_S = 0.2
+SEEKS_PER_S = 0.4
+"""How fast the learned pace follows, per second and unit of what is too much or left."""
 CROWD_S = 10.0
 LEAST_CROWD = 0.1
+FRESH_SCRAPES = 3.0
+"""A line in an engine is believed for so many scrape intervals: it is worked off in less than a sample is believed."""
+MISSED_S = 10.0
+"""An engine whose page is silent may still work: so long, about, P0 may take the place of what ends there."""
 ROOM = 0.98
 """Who waits while less than this share of the least limit is in use is held back by the pace."""
-DEPTHS = (1.3, 1.0, 0.7)
+DEPTHS = (3.0, 1.0, 0.7)
 """Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
-    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `at`: last step."""
+    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `engines`: that
+    report, and what is left of those that did. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
     lean: float = 1.0
     crowd: float = 1.0
+    engines: float = 0.0
     at: float = -math.inf
 
 
@@ -68,6 +75,7 @@ class _View:
     wanted, 1 is as deep as it shall be; `held_back`: the pace, and no limit, makes somebody wait."""
 
     elapsed_s: float
+    engines: int
     capacity_tokens: int
     in_use: Load
     fullest: float | None
@@ -83,6 +91,7 @@ class Fused:
         self._policy = pool.fused
         self._step_s = pool.fused.tpot_share * per_token_s(pool)
         self._stale_after_s = failure.stale_after_s
+        self._fresh_s = FRESH_SCRAPES * pool.engines.scrape_interval_s
         self.memory = memory or FusedMemory()
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:
@@ -92,7 +101,8 @@ class Fused:
             pace = self.memory.pace or capacity_tokens / len(reporting) / FILLS_S
             view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
             self.memory = _moved(self.memory, view, pace=pace, at=now)
-        limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting))
+        in_use = sum(demand.in_use, NOTHING)
+        limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting), in_use=in_use)
         return PoolState(
             limits=limits or (UNLIMITED, UNLIMITED, UNLIMITED),
             saturation=mean_usage(reporting) or 0.0,
@@ -116,16 +126,17 @@ class Fused:
         in_use, waiting = sum(demand.in_use, NOTHING), sum(demand.waiting, NOTHING)
         steps_s = [sample.iteration_s for sample in reporting if sample.iteration_s]
         prompt_tokens = max(1.0, demand.mean_cost.tokens - (previous.expected_output_tokens or 0.0))
-        lines = [sample.waiting or 0 for sample in reporting]
-        # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
-        backlog_tokens = prompt_tokens * (sum(lines) / len(lines) + max(lines)) / 2
+        lines = [sample.waiting or 0 for sample in reporting if now - sample.at <= self._fresh_s]
+        wanted_tokens = max(pace * self._policy.backlog_s, prompt_tokens)
         return _View(
             elapsed_s=min(LONGEST_S, now - self.memory.at),
+            engines=len(reporting),
             capacity_tokens=capacity_tokens,
             in_use=in_use,
             fullest=max((sample.kv_usage for sample in reporting if sample.kv_usage is not None), default=None),
             slow=median(steps_s) / self._step_s if steps_s else 0.0,
-            queue=backlog_tokens / max(pace * self._policy.backlog_s, prompt_tokens),
+            # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
+            queue=(sum(lines) / len(lines) + max(lines)) / 2 * prompt_tokens / wanted_tokens if lines else 1.0,
             held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
         )
 
@@ -140,6 +151,7 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
         pace=max(LEAST_PACE, pace),
         lean=max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
+        engines=max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S)),
         at=at,
     )
 
@@ -153,15 +165,20 @@ def _bias(bias: float, view: _View) -> float:
 
 
 def _limits(
-    policy: FusedPolicy, memory: FusedMemory, capacity_tokens: int, *, engines: int
+    policy: FusedPolicy, memory: FusedMemory, capacity_tokens: int, *, engines: int, in_use: Load
 ) -> tuple[Load, Load, Load] | None:
-    """None where no capacity is known. P1 and P2 leave the same to P0; between those two the queues' order is enough."""
+    """None where no capacity is known. P1 and P2 leave the same to P0; between those two the queues' order is enough.
+
+    Where an engine has fallen silent more is in use than the limit is now. If the engine is dead its requests end at once;
+    if not, P0 goes on with what ends there, a while.
+    """
     if not capacity_tokens:
         return None
     sequences = float(policy.sequences_per_engine * engines)
     whole = Load(policy.theta * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
     below = whole.scaled(1 - policy.headroom)
-    return whole, below, below
+    missed = min(memory.engines / engines, in_use.share_of(whole) + policy.headroom)
+    return whole.scaled(max(1.0, missed)), below, below
 
 
 def _pace(policy: FusedPolicy, memory: FusedMemory, *, engines: int) -> Pace | None:

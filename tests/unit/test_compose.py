@@ -253,3 +253,21 @@ def test_uniform_shedding_becomes_lowest_first_while_blind() -> None:
     bench = _Bench(PoolPolicy(watermark=WatermarkPolicy(shed=ShedOrder.UNIFORM)))
     bench.step(0)
     assert bench.step(5).rejection == (0, 0, 1)
+
+
+def test_fused_goes_on_with_nearly_all_it_had_while_no_engine_reports() -> None:
+    """It counts what it lets in, and the count has not become worse. Nobody is refused for it."""
+    bench = _Bench(PoolPolicy(controllers=(ControllerName.FUSED,)))
+    bench.sees("a:1", at=0)
+    bench.sees("b:2", at=0)
+    seen = bench.step(0)
+    state = bench.step(5)
+    assert state.reason == "engines-silent"
+    assert state.limits == tuple(limit.scaled(0.9) for limit in seen.limits)
+    assert state.pace == seen.pace
+    assert state.rejection == (0, 0, 0)
+
+
+def test_where_fused_is_in_charge_a_full_pool_is_no_pressure() -> None:
+    assert _Bench(PoolPolicy(controllers=(ControllerName.FUSED,))).step(0).pressure_at == 1.0
+    assert _Bench().step(0).pressure_at == WatermarkPolicy().high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -10,7 +11,17 @@ import pytest
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.schema import Seconds
-from extproc.controllers.fused import BIAS_RISES_S, DEPTHS, FILLS_S, LEANS, LEAST_LEAN, PERIOD_S, Fused
+from extproc.controllers.fused import (
+    BIAS_RISES_S,
+    CROWD_S,
+    DEPTHS,
+    FILLS_S,
+    LEANS,
+    LEAST_LEAN,
+    PERIOD_S,
+    SEEKS_PER_S,
+    Fused,
+)
 from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
@@ -88,6 +99,25 @@ def test_the_first_pace_fills_the_caches_in_a_given_time_and_a_lost_engine_takes
     assert list(bench.state.pace.depths) == pytest.approx([bench.rate * 0.2 * depth for depth in DEPTHS])
 
 
+def test_p0_takes_the_place_of_what_ends_in_an_engine_whose_page_is_silent() -> None:
+    bench = _Bench()
+    bench.holds(0, slots=200)
+    bench.step(usage=(0.1, 0.1))
+    state = bench.step(usage=(0.1,))
+    assert [limit.slots for limit in state.limits] == [pytest.approx(2 * 100, rel=0.01), 90, 90]
+    bench.holds(0, slots=150)
+    assert bench.step(usage=(0.1,)).limits[0].slots == pytest.approx(160), "what has ended is not P0's for ever"
+    assert bench.step(60 * ONE_S, usage=(0.1,)).limits[0].slots == 100
+
+
+def test_p0_gets_nothing_of_an_engine_whose_requests_have_ended_with_it() -> None:
+    bench = _Bench()
+    bench.holds(0, slots=200)
+    bench.step(usage=(0.1, 0.1))
+    bench.holds(0, slots=90)
+    assert bench.step(usage=(0.1,)).limits[0].slots == 100
+
+
 def test_without_a_capacity_it_says_nothing() -> None:
     law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
     fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=0.0, kv_usage=0.5)})
@@ -150,8 +180,9 @@ def test_a_line_in_the_engines_slows_the_pace_at_once_and_for_good_where_it_stay
     assert bench.rate == pytest.approx(1000)
     bench.step(lines=(20,))
     assert bench.rate == pytest.approx(1000 * LEAST_LEAN, rel=0.02)
-    bench.step(2 * ONE_S, lines=(4,))
-    assert bench.law.memory.pace == pytest.approx(1000 * 0.67, rel=0.05)
+    before = bench.law.memory.pace or 0.0
+    bench.step(2 * ONE_S, lines=(3,))
+    assert (bench.law.memory.pace or 0.0) < before * math.exp(-SEEKS_PER_S * 2 * 0.5)
 
 
 def test_a_line_in_one_of_many_counts_half() -> None:
@@ -160,12 +191,20 @@ def test_a_line_in_one_of_many_counts_half() -> None:
     assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (0.4 + 4) / 2 / 2))
 
 
+def test_an_old_line_says_nothing() -> None:
+    bench = _Bench()
+    bench.step(lines=(20,))
+    sample = EngineSample("e:0", at=bench.now, kv_usage=0.1, kv_capacity_tokens=CAPACITY, waiting=20)
+    bench.law.step(bench.now + 0.5, Fleet(("e:0",), {"e:0": sample}), demand=bench.demand, previous=bench.state)
+    assert bench.law.memory.lean == 1
+
+
 def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
     bench = _Bench()
     bench.step()
     bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
-    assert bench.law.memory.pace == pytest.approx(1000 * 0.82, rel=0.02)
-    assert bench.law.memory.crowd == pytest.approx(0.905, rel=0.01)
+    assert bench.law.memory.pace == pytest.approx(1000 * math.exp(-SEEKS_PER_S * 2 * 0.5), rel=0.02)
+    assert bench.law.memory.crowd == pytest.approx(math.exp(-2 * 0.5 / CROWD_S), rel=0.02)
     assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
     bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
     assert bench.law.memory.crowd == 1
