@@ -26,7 +26,8 @@ from extproc.config import (
     VegasPolicy,
     WatermarkPolicy,
 )
-from extproc.config.schema import DEFAULT_QUEUES, Seconds
+from extproc.config.schema import DEFAULT_QUEUES
+from extproc.config.section import Seconds
 from extproc.controllers.compose import PoolController
 from extproc.controllers.fixed import Fixed
 from extproc.controllers.fused import Fused

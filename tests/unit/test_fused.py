@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
-from extproc.config.schema import Seconds
+from extproc.config.section import Seconds
 from extproc.controllers.fused import BIAS_RISES_S, DEPTHS, FILLS_S, LEANS, LEAST_LEAN, PERIOD_S, Fused
 from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
 
