@@ -11,7 +11,8 @@ import pytest
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.section import Seconds
 from extproc.controllers.fused import BIAS_RISES_S, DEPTHS, FILLS_S, LEANS, LEAST_LEAN, PERIOD_S, Fused
-from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 CAPACITY = 16_000
