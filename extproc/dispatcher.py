@@ -127,7 +127,7 @@ class Dispatcher:
         """A new policy under whoever waits and whatever is held."""
         self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._waiters.use(queues, retry=retry, longest_wait_s=longest_wait_s, secret=secret)
-        self._dirty = self._bands.count > 0
+        self._dirty = self._dirty or self._bands.count > 0
         self._settle()
 
     def drain(self) -> None:
