@@ -259,7 +259,7 @@ class Dispatcher:
             verdict.end(End.GHOST if ghost else End.IGNORED)
         elif self._waiters.left(waiter):
             if ghost:
-                self._holds.haunted(waiter.load)
+                self._holds.add_ghost(waiter.load)
             self._dirty = True
             self._settle()
 

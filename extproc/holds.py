@@ -45,13 +45,13 @@ class Holds:
         """What had begun; `latency`: how long it took."""
         self._in_use[priority] = self._in_use[priority] - load
         if how is End.GHOST:
-            self.haunted(load)
+            self.add_ghost(load)
         else:
             self.traffic.ended(load, latency.duration_s)
         if how is End.COMPLETED:
             self.traffic.finished(latency)
 
-    def haunted(self, load: Load) -> None:
+    def add_ghost(self, load: Load) -> None:
         """Nobody follows it any more, and it may run upstream."""
         self._new_ghosts += load
 
