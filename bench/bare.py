@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
-from extproc.model import HeaderChanges
+from extproc.request import HeaderChanges
 from extproc.wire import codec
 from extproc.wire.events import KINDS, Kind, RequestHeaders
 from extproc.wire.ext_proc import SERVICE

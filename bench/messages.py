@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from bench.requests import HEADERS, PATH
-from extproc.model import RequestHead
+from extproc.request import RequestHead
 from extproc.wire import codec, events
 from extproc.wire.schema import ProcessingRequest
 

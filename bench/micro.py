@@ -15,8 +15,9 @@ from extproc.admin.metrics import Metrics
 from extproc.admission import Admission, Candidate
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
-from extproc.model import End, HeaderChanges, Load, PoolState, Priority
-from extproc.pools import Pool
+from extproc.model import End, Load, PoolState, Priority
+from extproc.pool import Pool
+from extproc.request import HeaderChanges
 from extproc.state.local import LocalQuota
 from extproc.tickets import Ticket
 from extproc.wire import codec

@@ -19,10 +19,11 @@ from extproc.dispatcher import Dispatcher
 from extproc.errors import ConfigError, Problem
 from extproc.identity import Identity
 from extproc.metering import Reservation
-from extproc.model import DEFAULT_TENANT, Api, BodyFacts, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.model import DEFAULT_TENANT, Api, Outcome, Priority, Rejection
 from extproc.outcomes import MESSAGES
 from extproc.patience import Patience
 from extproc.ports import Observer, Quota
+from extproc.request import BodyFacts, HeaderChanges, RequestHead
 from extproc.retries import is_retry
 from extproc.retry_after import refill_retry_after_s
 from extproc.submission import Submission

@@ -7,7 +7,8 @@ from urllib.parse import unquote
 from msgspec import UNSET, Struct
 
 from extproc.config import ClassificationRule, Policy, When
-from extproc.model import Api, BodyFacts, Priority, RequestHead, Tenant
+from extproc.model import Api, Priority, Tenant
+from extproc.request import BodyFacts, RequestHead
 
 _GENERATING = (
     *("/chat/completions", "/completions", "/responses", "/messages"),

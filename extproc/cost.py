@@ -11,7 +11,8 @@ from typing import Any, TypeGuard
 import msgspec
 
 from extproc.config import CostPolicy
-from extproc.model import BodyFacts, Cost
+from extproc.model import Cost
+from extproc.request import BodyFacts
 
 _MESSAGE_TOKENS = 4
 """Role and separators of one chat message in the common chat templates."""

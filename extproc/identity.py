@@ -17,7 +17,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from extproc.model import RequestHead, Tenant
+from extproc.model import Tenant
+from extproc.request import RequestHead
 
 _END_BYTES = 256
 """Of a body: conversations begin alike and end differently, and a hash of a megabyte takes a millisecond."""

@@ -7,10 +7,9 @@ an engine's batch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
-from types import MappingProxyType
 
 from msgspec import Struct
 
@@ -150,43 +149,6 @@ class Cost(Struct, frozen=True, gc=False):
         return Load(self.prompt_tokens + self.output_tokens * self.sequences, self.sequences)
 
 
-Metadata = Callable[[str, tuple[str, ...]], str | None]
-"""Text at a path inside a namespace of Envoy's dynamic metadata; None where there is none."""
-
-
-class RequestHead(Struct, frozen=True):
-    """A request as its headers tell it. `headers`: lower-case names, the last value of each; pseudo headers are fields.
-
-    The last, because hops append: where a name is repeated, the later value comes from the hop nearer to us, and a client's
-    own `x-priority` must not win over the one that its gateway added.
-    """
-
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    bodiless: bool = False
-    request_id: str = ""
-    metadata: Metadata | None = None
-    """Envoy's own word on the request (of `jwt_authn`, say), which no client can write; None where Envoy sends none."""
-
-    @property
-    def content_length(self) -> int | None:
-        """Bytes announced, None where absent (chunked) or not a number."""
-        text = self.headers.get("content-length", "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-
-
-class BodyFacts(Struct, frozen=True, gc=False):
-    """What a request body says of its cost and class. None: the body does not say, or says nonsense (the engine will)."""
-
-    model: str | None = None
-    prompt_tokens: int | None = None
-    max_output_tokens: int | None = None
-    sequences: int = 1
-    service_tier: str | None = None
-    stream: bool = False
-
-
 class Rejection(Struct, frozen=True, gc=False):
     """A request refused: what is said to the client. `retry_after_s` None: no Retry-After header."""
 
@@ -196,46 +158,6 @@ class Rejection(Struct, frozen=True, gc=False):
     retry_after_s: float | None = None
     priority: Priority | None = None
     pool: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSample:
-    """One engine's state at `at` (clock seconds). None is *missing*, never zero.
-
-    `iteration_s`: mean time of an engine step over the last second; `*_per_s`: rates over the last seconds;
-    `mean_output_tokens`: of requests finished in the last seconds.
-    """
-
-    engine: str
-    at: float
-    kv_usage: float | None = None
-    kv_capacity_tokens: int | None = None
-    running: int | None = None
-    waiting: int | None = None
-    iteration_s: float | None = None
-    preemptions_per_s: float | None = None
-    prompt_tokens_per_s: float | None = None
-    generation_tokens_per_s: float | None = None
-    mean_output_tokens: float | None = None
-    ttft_mean_s: float | None = None
-    ttft_p95_s: float | None = None
-    tpot_mean_s: float | None = None
-    tpot_p95_s: float | None = None
-    frozen: bool = False
-    """Requests run, yet token counters have stood still for the staleness time: the content is old, whatever its age."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """What is known of a pool's engines at one moment: `configured` addresses and the latest sample of each that ever answered."""
-
-    configured: tuple[str, ...] = ()
-    samples: Mapping[str, EngineSample] = field(default_factory=lambda: MappingProxyType({}))
-
-    def reporting(self, now: float, stale_after_s: float) -> tuple[EngineSample, ...]:
-        """Samples young enough to be believed, in the order of `configured`."""
-        known = (self.samples.get(engine) for engine in self.configured)
-        return tuple(s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s)
 
 
 class Latency(Struct, frozen=True, gc=False):
@@ -330,10 +252,3 @@ class PoolState:
     expected_output_tokens: float | None = None
     expected_ttft_s: float | None = None
     pace: Pace | None = None
-
-
-class HeaderChanges(Struct, frozen=True, cache_hash=True):
-    """Request headers to set and to remove before the engine sees them."""
-
-    set: tuple[tuple[str, str], ...] = ()
-    remove: tuple[str, ...] = ()

@@ -8,7 +8,8 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from extproc.model import NOTHING, Demand, End, Finished, Fleet, Latency, Load, Outcome, PoolState, Priority, Tenant
+from extproc.fleet import Fleet
+from extproc.model import NOTHING, Demand, End, Finished, Latency, Load, Outcome, PoolState, Priority, Tenant
 
 
 class Want(Struct, frozen=True, gc=False):

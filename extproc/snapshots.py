@@ -9,7 +9,8 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from extproc.model import NOTHING, Allowance, EngineSample, Load, PoolState
+from extproc.fleet import EngineSample
+from extproc.model import NOTHING, Allowance, Load, PoolState
 
 
 @dataclass(frozen=True, slots=True)

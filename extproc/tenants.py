@@ -9,7 +9,8 @@ import math
 from hashlib import sha256
 
 from extproc.config import Auth, Policy, QuotaPolicy, TenantPolicy
-from extproc.model import DEFAULT_TENANT, Allowance, RequestHead, Tenant
+from extproc.model import DEFAULT_TENANT, Allowance, Tenant
+from extproc.request import RequestHead
 
 TENANT_HEADER = "x-tenant-id"
 KEY_PREFIX = "sha256:"

@@ -12,7 +12,8 @@ from extproc import __version__
 from extproc.admin import names
 from extproc.admin.names import Name
 from extproc.admin.source import SafeSource
-from extproc.model import PRIORITIES, EngineSample, Load, PoolState
+from extproc.fleet import EngineSample
+from extproc.model import PRIORITIES, Load, PoolState
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, QueueSnapshot, ServiceSnapshot
 
 Row = tuple[tuple[str, ...], float | None]

@@ -11,7 +11,8 @@ from dataclasses import dataclass, fields
 from typing import TypeAlias
 
 from extproc import __version__
-from extproc.model import PRIORITIES, EngineSample, Load, Priority
+from extproc.fleet import EngineSample
+from extproc.model import PRIORITIES, Load, Priority
 from extproc.snapshots import EngineSnapshot, PoolSnapshot, ServiceSnapshot, ShareSnapshot, TenantSnapshot
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"

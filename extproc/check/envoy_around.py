@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from extproc.check.envoy_view import Envoy, addresses, routes, targets, threshold
 from extproc.check.report import Finding, error, warning
 from extproc.check.tree import Tree
-from extproc.config.schema import ControllerName, LimitPolicy, Policy
+from extproc.config.controllers import ControllerName, LimitPolicy
+from extproc.config.schema import Policy
 from extproc.config.units import write_bytes, write_seconds
 
 ENVOY_IDLE_S = 300.0

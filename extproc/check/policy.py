@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extproc.check.report import Finding, warning
-from extproc.config.schema import LimitPolicy, Policy
+from extproc.config.controllers import LimitPolicy
+from extproc.config.schema import Policy
 from extproc.config.units import write_bytes, write_seconds
 from extproc.model import Priority
 

@@ -1,40 +1,40 @@
 """The policy file: its schema, its defaults and its errors."""
 
-from extproc.config.parse import load_policy, parse_policy
-from extproc.config.plain import fingerprint, masked, to_plain
-from extproc.config.schema import (
-    Auth,
-    BodyPolicy,
-    ClassificationRule,
+from extproc.config.controllers import (
     ControllerName,
-    CostPolicy,
-    DeadlineHeader,
-    DeadlinesPolicy,
-    DeadlineUnit,
-    DropPolicy,
-    EngineKind,
-    EnginesPolicy,
-    EnvoyPolicy,
-    FailurePolicy,
     FixedPolicy,
     FusedPolicy,
     LatencySignal,
     LimitPolicy,
-    MetadataPolicy,
-    OverridePolicy,
     PidPolicy,
-    Policy,
-    PoolPolicy,
-    QueuePolicy,
-    QuotaPolicy,
-    RetryAfterPolicy,
     ShedOrder,
-    TargetPolicy,
-    TenantPolicy,
-    TrustPolicy,
     VegasPolicy,
     WatermarkPolicy,
+)
+from extproc.config.parse import load_policy, parse_policy
+from extproc.config.plain import fingerprint, masked, to_plain
+from extproc.config.pool import EngineKind, EnginesPolicy, OverridePolicy, PoolPolicy, TargetPolicy
+from extproc.config.requests import (
+    Auth,
+    ClassificationRule,
+    DeadlineHeader,
+    DeadlinesPolicy,
+    DeadlineUnit,
+    MetadataPolicy,
+    QuotaPolicy,
+    TenantPolicy,
+    TrustPolicy,
     When,
+)
+from extproc.config.schema import (
+    BodyPolicy,
+    CostPolicy,
+    DropPolicy,
+    EnvoyPolicy,
+    FailurePolicy,
+    Policy,
+    QueuePolicy,
+    RetryAfterPolicy,
 )
 
 __all__ = [

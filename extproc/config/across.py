@@ -5,7 +5,9 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from extproc.config.checks import Found
-from extproc.config.schema import DEFAULT_QUEUES, Auth, ControllerName, Policy
+from extproc.config.controllers import ControllerName
+from extproc.config.requests import Auth
+from extproc.config.schema import DEFAULT_QUEUES, Policy
 from extproc.config.units import write_seconds
 
 

@@ -12,35 +12,29 @@ from dataclasses import dataclass
 
 from msgspec import UNSET, Struct
 
-from extproc.config.schema import (
-    BodyPolicy,
-    ClassificationRule,
+from extproc.config.controllers import (
     ControllerName,
-    CostPolicy,
-    DeadlineHeader,
-    DeadlinesPolicy,
-    DeadlineUnit,
-    EnginesPolicy,
-    EnvoyPolicy,
-    FailurePolicy,
     FixedPolicy,
     FusedPolicy,
     LatencySignal,
     LimitPolicy,
-    MetadataPolicy,
-    OverridePolicy,
     PidPolicy,
-    PoolPolicy,
-    QueuePolicy,
-    QuotaPolicy,
-    RetryAfterPolicy,
-    TargetPolicy,
-    TenantPolicy,
-    TrustPolicy,
     VegasPolicy,
     WatermarkPolicy,
+)
+from extproc.config.pool import EnginesPolicy, OverridePolicy, PoolPolicy, TargetPolicy
+from extproc.config.requests import (
+    ClassificationRule,
+    DeadlineHeader,
+    DeadlinesPolicy,
+    DeadlineUnit,
+    MetadataPolicy,
+    QuotaPolicy,
+    TenantPolicy,
+    TrustPolicy,
     When,
 )
+from extproc.config.schema import BodyPolicy, CostPolicy, EnvoyPolicy, FailurePolicy, QueuePolicy, RetryAfterPolicy
 from extproc.config.units import HEADER_NAME, NAME, PRIORITY_ALIASES, is_host_port, write_seconds
 from extproc.model import PRIORITIES
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from extproc.config.checks import RANGES, relations
-from extproc.config.schema import Bytes, Seconds
+from extproc.config.section import Bytes, Seconds
 from extproc.config.source import Document, describe, foreign_tag, joined
 from extproc.config.units import BadValue, read_bytes, read_priority, read_seconds
 from extproc.model import Priority

@@ -1,6 +1,6 @@
 """The reference of every knob, made from the schema: `python -m extproc.config.describe > docs/policy.md`.
 
-Effects are the docstrings below the fields in `schema.py`, which Python does not keep; they are read from its source.
+Effects are the docstrings below the fields of the schema, which Python does not keep; they are read from its source.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import msgspec.inspect as kinds
 import yaml
 from msgspec import NODEFAULT, UNSET, Struct
 
-from extproc.config import schema
+from extproc.config import controllers, pool, requests, schema
 from extproc.config.checks import RANGES
 from extproc.config.convert import expected
 from extproc.config.plain import plain
 
+_SCHEMA = (schema, pool, controllers, requests)
 _HEAD = """# The policy file
 
 Made from `extproc/config/schema.py` by `python -m extproc.config.describe`; do not edit.
@@ -118,7 +119,8 @@ def _structs(kind: kinds.Type) -> Iterator[type[Struct]]:
 def _field_docs() -> dict[tuple[str, str], str]:
     """The docstring below each field, by class and field name; KeyError later means that one is missing."""
     found: dict[tuple[str, str], str] = {}
-    for node in ast.parse(inspect.getsource(schema)).body:
+    nodes = (node for module in _SCHEMA for node in ast.parse(inspect.getsource(module)).body)
+    for node in nodes:
         if not isinstance(node, ast.ClassDef):
             continue
         for field, below in zip(node.body, node.body[1:], strict=False):

@@ -10,7 +10,8 @@ from yaml.nodes import MappingNode, Node, ScalarNode
 
 from extproc.config.across import ACROSS
 from extproc.config.convert import BAD, fields_of
-from extproc.config.schema import DEFAULT_QUEUES, ClassificationRule, Policy, TrustPolicy
+from extproc.config.requests import ClassificationRule, TrustPolicy
+from extproc.config.schema import DEFAULT_QUEUES, Policy
 from extproc.config.source import MAX_CHARACTERS, Document, compose, describe
 from extproc.errors import ConfigError, Problem
 

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import fields
 
-from extproc.config.schema import Bytes, Policy, Seconds
+from extproc.config.schema import Policy
+from extproc.config.section import Bytes, Seconds
 from extproc.config.units import write_bytes, write_seconds
 from extproc.model import Priority
 

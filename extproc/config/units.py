@@ -9,7 +9,7 @@ import ipaddress
 import re
 from decimal import Decimal
 
-from extproc.config.schema import Bytes, Seconds
+from extproc.config.section import Bytes, Seconds
 from extproc.model import PRIORITIES, Priority
 
 _NUMBER_UNIT = re.compile(r"(\d{1,15}(?:\.\d{1,40})?)\s*([a-zA-Z]*)", re.ASCII)

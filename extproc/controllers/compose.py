@@ -27,7 +27,8 @@ from extproc.controllers.protocol import Controller
 from extproc.controllers.shed import spread
 from extproc.controllers.vegas import Vegas, VegasMemory
 from extproc.controllers.watermark import Watermark
-from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, EngineSample, Fleet, Load, Pace, PoolState, least
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, Load, Pace, PoolState, least
 
 Limits = tuple[Load, Load, Load]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from extproc.config import FailurePolicy, FixedPolicy, LimitPolicy
-from extproc.model import UNLIMITED, Demand, Fleet, Load, PoolState
+from extproc.fleet import Fleet
+from extproc.model import UNLIMITED, Demand, Load, PoolState
 
 
 def as_load(limit: LimitPolicy) -> Load:

@@ -21,7 +21,8 @@ from statistics import median
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.controllers.watermark import mean_usage
-from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, Pace, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import NOTHING, UNLIMITED, Demand, Load, Pace, PoolState
 from extproc.targets import per_token_s
 
 PERIOD_S, LONGEST_S = 0.05, 0.2

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from extproc.config import FailurePolicy, PidPolicy
 from extproc.controllers.shed import spread
 from extproc.controllers.watermark import mean_usage
-from extproc.model import UNLIMITED, Demand, Fleet, Load, PoolState
+from extproc.fleet import Fleet
+from extproc.model import UNLIMITED, Demand, Load, PoolState
 
 PERIOD_S = 0.05
 """The law's own step, whatever rate it is called at: differences over less are noise."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from extproc.model import Demand, Fleet, PoolState
+from extproc.fleet import Fleet
+from extproc.model import Demand, PoolState
 
 
 class Controller(Protocol):

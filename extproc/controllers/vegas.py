@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from extproc.config import FailurePolicy, LatencySignal, VegasPolicy
-from extproc.model import Demand, EngineSample, Fleet, Latency, Load, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import Demand, Latency, Load, PoolState
 
 SAMPLED_FOR_S = 10.0
 """The engines' means are not used for so long after a sample of the gateway's own: longer than most answers take, and

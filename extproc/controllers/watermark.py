@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from extproc.config import FailurePolicy, WatermarkPolicy
 from extproc.controllers.shed import spread
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, PoolState
 
 LEAST_RATE = 0.10
 """Once it refuses at all it refuses at least this share: less would not be felt before the panic watermark."""

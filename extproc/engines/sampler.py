@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from extproc.model import EngineSample
+from extproc.fleet import EngineSample
 
 WINDOW_S = 5.0
 """Rates, means and percentiles look back this far: long enough for some requests to end, short enough to be about

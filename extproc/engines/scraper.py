@@ -18,7 +18,7 @@ from extproc.engines.discovery import REFRESH_S, Discovery, Resolve, Target, res
 from extproc.engines.fetch import MetricsClient, Result, ScrapeFailed
 from extproc.engines.kinds import ADAPTERS
 from extproc.engines.sampler import Sampler
-from extproc.model import EngineSample, Fleet
+from extproc.fleet import EngineSample, Fleet
 from extproc.ports import Observer
 
 MAX_TIMEOUT_S = 0.5

@@ -1,6 +1,6 @@
 """The ledger of one pool that is shared over Redis: asks with one call in flight, and goes on alone while it cannot ask.
 
-Nothing a user does waits for Redis longer than a `Deadline`: an ask that has no answer by then is answered by `cutoff`, and
+Nothing a user does waits for Redis longer than a `Deadline`: an ask that has no answer by then is answered by `Standing`, and
 so are all that follow at once, until a call is answered in time again. The call itself goes on until `ABANDON_S`, so that a
 slow moment costs no connection; what it answers then is not believed, and the next report corrects the account.
 """
@@ -8,7 +8,6 @@ slow moment costs no connection; what it answers then is not believed, and the n
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,14 +18,14 @@ import structlog
 from extproc.account import Report
 from extproc.capacity import Ghosts
 from extproc.clock import Clock
-from extproc.cutoff import admissible_alone, alone
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Ask, TrafficSource, Verdicts
 from extproc.state.deadline import Deadline
-from extproc.state.demand import pack_told
-from extproc.state.link import Line
+from extproc.state.link import Argument, Line
+from extproc.state.reports import Reports
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
+from extproc.state.standing import Standing
 from extproc.state.watch import Watch
 
 ABANDON_S = 1.0
@@ -34,13 +33,6 @@ BELIEVED_S = 0.5
 """An answer older than this is not believed, however late our own process was to look: the entry may count as dead soon."""
 HEARTBEAT_S = 0.5
 PROBE_S = 0.05
-AWAY_S = 1.0
-"""Unheard for longer, cut off, after a broken connection, or once it has let somebody in by itself, a replica returns with
-care (`account`)."""
-CUT_OFF_S = 0.25
-"""Trouble for longer shows in the pool's state: P2 is refused on arrival, and this replica watches the engines itself."""
-_ALONE_AGAIN_S = 0.1
-_COUNTERS_S = 0.4
 _LAST_WORD_S = 0.2
 _ASK = Script("ask")
 _log = structlog.get_logger(__name__)
@@ -74,6 +66,8 @@ class SharedLedger:
     ) -> None:
         self._pool = pool
         self._replica = replica
+        self._standing = Standing()
+        self._reports = Reports(replica)
         self._link = link
         self._keys = keys
         self._clock = clock
@@ -84,27 +78,16 @@ class SharedLedger:
         self._fingerprint = ""
         self._replicas = 1
         self._differing = 0
-        self._policy = ""
         self._total = NOTHING
         self._in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
         self._ghosts = Ghosts(clock.now())
         self._pending: _Pending | None = None
         self._due = asyncio.Event()
-        self._calling = False
-        self._seq = 0
-        self._acked = 0
-        self._heard_at = -math.inf
-        self._returning = False
-        self._trouble_at: float | None = None
-        self._base = NOTHING
-        self._cut_off = False
-        self._counters_at = -math.inf
-        self._traffic: TrafficSource | None = None
         self._wake: Callable[[], None] = lambda: None
 
     @property
     def state(self) -> PoolState:
-        return self._alone(self._clock.now()) if self._cut_off else self._state
+        return self._alone(self._clock.now()) if self.cut_off else self._state
 
     @property
     def total(self) -> Load:
@@ -117,7 +100,7 @@ class SharedLedger:
 
     @property
     def cut_off(self) -> bool:
-        return self._cut_off
+        return self._standing.cut_off
 
     @property
     def shared(self) -> bool:
@@ -136,7 +119,7 @@ class SharedLedger:
 
     def goes_by(self, policy: str) -> None:
         """The hash of the policy in force here."""
-        self._policy = policy
+        self._reports.policy = policy
 
     def on_wake(self, wake: Callable[[], None]) -> None:
         self._wake = wake
@@ -148,7 +131,7 @@ class SharedLedger:
         self._ghosts.add(ask.ghosts, now)
         self._in_use = ask.in_use
         self._pending = _Pending(ask, reply, now)
-        if self._trouble_at is not None:
+        if self._standing.alone:
             self._answer_alone()
         else:
             self._due.set()
@@ -159,13 +142,13 @@ class SharedLedger:
 
     def tells(self, traffic: TrafficSource) -> None:
         """Where the counters for the leader's controllers come from."""
-        self._traffic = traffic
+        self._reports.traffic = traffic
 
     def own(self, state: PoolState) -> None:
         """This replica's own decision: holds while it is cut off, and until it first hears a shared one."""
-        if self._cut_off or not self._fingerprint:
+        if self.cut_off or not self._fingerprint:
             self._state, self._fingerprint = state, ""
-            if self._cut_off:
+            if self.cut_off:
                 self._wake()
 
     def woken(self, message: str) -> None:
@@ -186,7 +169,7 @@ class SharedLedger:
                 await asyncio.wait_for(self._last_word(), _LAST_WORD_S)
 
     async def _until_due(self) -> None:
-        wait_s = HEARTBEAT_S if self._trouble_at is None else PROBE_S
+        wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
         timer = self._clock.call_at(self._clock.now() + wait_s, self._due.set)
         try:
             await self._due.wait()
@@ -195,19 +178,18 @@ class SharedLedger:
             self._due.clear()
 
     async def _call(self, pending: _Pending | None) -> None:
-        report, counters = self._report(pending), self._counters()
         start = self._clock.now()
+        wants = () if pending is None else pending.ask.wants
+        report = self._reports.next(start, self._standing, in_use=self._in_use, ghosts=self._ghosts, wants=wants)
         deadline = Deadline(self._clock, self._late)
-        keys = (self._keys.replicas, self._keys.facts, self._keys.demand)
-        packed_report = pack_report(report)
-        arguments = ("", self._replica, packed_report, self._keys.channel, counters, self._fingerprint, report.policy)
+        keys, arguments = (self._keys.replicas, self._keys.facts, self._keys.demand), self._arguments(report)
         try:
             packed, state = await self._link.run(_ASK, keys, arguments, within_s=ABANDON_S)
             answer = read_answer(packed)
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
-            self._returning = True
+            self._standing.broken()
             self._late()
             return
         finally:
@@ -215,51 +197,22 @@ class SharedLedger:
         took_s = self._clock.now() - start
         in_time = not deadline.passed and took_s <= BELIEVED_S
         self._watch.state_called("ok" if in_time else "late")
-        if in_time and not report.alone:
-            self._returning = False
-        elif self._away:
-            self._returning = True
-        self._learn(answer, state, report)
+        self._standing.heard(self._clock.now(), in_time=in_time, said_alone=report.alone)
+        self._reports.answered(report)
+        self._learn(answer, state)
         if not in_time:
             self._late()
         elif pending is not None and pending is self._pending:
             self._settle(pending, answer)
-        if in_time and self._trouble_at is not None:
+        if in_time and self._standing.alone:
             self._hear_again()
 
-    def _report(self, pending: _Pending | None) -> Report:
-        self._seq += 1
-        if self._clock.now() - self._heard_at > 30:
-            self._acked = 0  # so long unheard, an entry may be forgotten with nothing lost
-        alone = self._trouble_at is not None
-        return Report(
-            replica=self._replica,
-            seq=self._seq,
-            in_use=self._in_use,
-            acked=self._acked,
-            alone=alone,
-            returning=not alone and (self._returning or self._away),
-            policy=self._policy,
-            ghosts=self.ghosts,
-            hold_s=self._ghosts.hold_s,
-            wants=() if pending is None or alone else pending.ask.wants,
-        )
+    def _arguments(self, report: Report) -> tuple[Argument, ...]:
+        packed, counters = pack_report(report), self._reports.counters(self._clock.now())
+        return "", self._replica, packed, self._keys.channel, counters, self._fingerprint, report.policy
 
-    @property
-    def _away(self) -> bool:
-        """Unheard for so long that the others may take this replica for dead soon."""
-        return -math.inf < self._heard_at < self._clock.now() - AWAY_S
-
-    def _counters(self) -> str:
+    def _learn(self, answer: Answer, state: bytes) -> None:
         now = self._clock.now()
-        if self._traffic is None or now - self._counters_at < _COUNTERS_S:
-            return ""
-        self._counters_at = now
-        return pack_told(self._traffic.demand(now), self._traffic.finished)
-
-    def _learn(self, answer: Answer, state: bytes, report: Report) -> None:
-        now = self._clock.now()
-        self._acked, self._heard_at = report.seq, now
         self._replicas, self._differing = answer.replicas, answer.differing
         self._total = answer.total
         if state:
@@ -284,12 +237,7 @@ class SharedLedger:
 
     def _late(self) -> None:
         """A call missed its deadline or failed: from here on this replica answers by itself."""
-        now = self._clock.now()
-        if self._trouble_at is None:
-            self._trouble_at = now
-            self._base = sum(self._in_use, self.ghosts)
-        if not self._cut_off and now - self._trouble_at >= CUT_OFF_S:
-            self._cut_off = self._returning = True
+        if self._standing.late(self._clock.now(), sum(self._in_use, self.ghosts)):
             _log.warning("cut_off", pool=self._pool)
             self._on_change()
         if self._pending is not None:
@@ -297,29 +245,24 @@ class SharedLedger:
 
     def _hear_again(self) -> None:
         """The next call asks again, or says at least that this replica is alone no more: others wait for that."""
-        self._trouble_at = None
+        was_cut_off = self._standing.back()
         self._due.set()
-        if self._cut_off:
-            self._cut_off = False
+        if was_cut_off:
             _log.warning("heard_again", pool=self._pool)
             self._on_change()
         self._wake()
 
     def _alone(self, now: float) -> PoolState:
-        for_s = 0.0 if self._trouble_at is None else now - self._trouble_at
-        return alone(self._state, self._base, replicas=self._replicas, for_s=for_s, hold_s=self._ghosts.hold_s)
+        return self._standing.state(self._state, now, replicas=self._replicas, hold_s=self._ghosts.hold_s)
 
     def _answer_alone(self) -> None:
         pending = self._pending
         if pending is None:
             return
-        state, ghosts = self._alone(self._clock.now()), self.ghosts
-        admitted = admissible_alone(pending.ask.wants, pending.ask.in_use, ghosts, state)
-        self._total = sum((want.load for want in pending.ask.wants[:admitted]), sum(pending.ask.in_use, ghosts))
-        refused = admitted < len(pending.ask.wants)
-        self._returning = self._returning or admitted > 0
-        self._reply(pending, Verdicts(admitted, state, self._total, _ALONE_AGAIN_S if refused else None))
+        verdicts = self._standing.answer(pending.ask, self.ghosts, self._alone(self._clock.now()))
+        self._total = verdicts.total
+        self._reply(pending, verdicts)
 
     async def _last_word(self) -> None:
-        if self._trouble_at is None:
+        if not self._standing.alone:
             await self._call(None)

@@ -10,7 +10,7 @@ from typing import Any
 
 from google.protobuf.message import DecodeError
 
-from extproc.model import HeaderChanges, Metadata, RequestHead
+from extproc.request import HeaderChanges, Metadata, RequestHead
 from extproc.wire import events
 from extproc.wire.events import Event, Kind, Protocol, Received
 from extproc.wire.refusal import Refusal

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from extproc.model import RequestHead
+from extproc.request import RequestHead
 
 
 class Kind(StrEnum):

@@ -10,7 +10,8 @@ from enum import StrEnum
 
 from msgspec import Struct
 
-from extproc.model import End, RequestHead
+from extproc.model import End
+from extproc.request import RequestHead
 from extproc.wire import events
 from extproc.wire.events import KINDS, Event, Kind
 

@@ -10,8 +10,9 @@ from typing import Protocol
 from extproc.admission import Candidate, Pass
 from extproc.clock import Clock
 from extproc.config import EnvoyPolicy
-from extproc.model import HeaderChanges, Rejection, RequestHead
+from extproc.model import Rejection
 from extproc.ports import Observer
+from extproc.request import HeaderChanges, RequestHead
 from extproc.tickets import Ticket, Waiting
 from extproc.wire.connections import Connections
 from extproc.wire.modes import Modes

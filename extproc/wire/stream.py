@@ -13,8 +13,9 @@ from typing import Any, assert_never
 import grpc
 
 from extproc.admission import Candidate, Pass
-from extproc.model import End, HeaderChanges, Outcome, Priority, Rejection, RequestHead
+from extproc.model import End, Outcome, Priority, Rejection
 from extproc.ports import WireEvent
+from extproc.request import HeaderChanges, RequestHead
 from extproc.tickets import Ticket, Waiting
 from extproc.wire import codec, events
 from extproc.wire.events import Kind, Received

@@ -26,7 +26,8 @@ from extproc.config import (
     VegasPolicy,
     WatermarkPolicy,
 )
-from extproc.config.schema import DEFAULT_QUEUES, Seconds
+from extproc.config.schema import DEFAULT_QUEUES
+from extproc.config.section import Seconds
 from extproc.controllers.compose import PoolController
 from extproc.controllers.fixed import Fixed
 from extproc.controllers.fused import Fused
@@ -34,7 +35,8 @@ from extproc.controllers.pid import Pid
 from extproc.controllers.protocol import Controller
 from extproc.controllers.vegas import Vegas
 from extproc.controllers.watermark import Watermark
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, Load, PoolState, Priority
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, Latency, Load, PoolState, Priority
 
 FAILURE = FailurePolicy()
 

@@ -14,7 +14,8 @@ from msgspec import structs
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.levels import ATTEMPTS
-from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection, RequestHead
+from extproc.model import Api, Cost, End, Load, Outcome, Priority, Rejection
+from extproc.request import RequestHead
 from extproc.state.local import LocalQuota
 from extproc.tickets import Ticket, Waiting
 from tests.support.pools import Pool, limited

@@ -13,7 +13,8 @@ from extproc.config.schema import DEFAULT_QUEUES
 from extproc.control import PERIOD_S, ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.controllers.protocol import Controller
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, Latency, PoolState
 from extproc.sim.virtual_time import run_virtual
 
 ENGINE = "a:1"

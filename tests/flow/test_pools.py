@@ -13,8 +13,10 @@ from extproc.admission import Admission, Candidate, Pass
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
 from extproc.errors import ConfigError
-from extproc.model import End, Outcome, Priority, Rejection, RequestHead
-from extproc.pools import Pool, Pools
+from extproc.model import End, Outcome, Priority, Rejection
+from extproc.pool import Pool
+from extproc.pools import Pools
+from extproc.request import RequestHead
 from extproc.tickets import Ticket, Waiting
 from tests.support.observing import Remembering
 from tests.support.virtual import virtual

@@ -9,7 +9,8 @@ import pytest
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.config import parse_policy
-from extproc.model import Allowance, End, Outcome, Priority, Rejection, RequestHead
+from extproc.model import Allowance, End, Outcome, Priority, Rejection
+from extproc.request import RequestHead
 from extproc.state.local import LocalQuota
 from extproc.tenants import Tenants, tenant_of
 from extproc.tickets import Ticket, Waiting

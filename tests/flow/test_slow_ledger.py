@@ -10,7 +10,7 @@ from extproc.config import parse_policy
 from extproc.dispatcher import Dispatcher
 from extproc.identity import Sender
 from extproc.levels import Levels
-from extproc.model import Cost, Outcome, PoolState, Priority, Rejection
+from extproc.model import Cost, End, Outcome, PoolState, Priority, Rejection
 from extproc.ports import Ask, Verdicts
 from extproc.state.local import LocalLedger
 from extproc.submission import Submission
@@ -52,11 +52,11 @@ class SlowPool:
         clock = LoopClock(asyncio.get_running_loop())
         self.ledger = SlowLedger(limited(slots=slots), clock)
         self.seen = Remembering()
-        policy = parse_policy("{}")
+        self.policy = parse_policy("{}")
         self.dispatcher = Dispatcher(
-            policy.pools[0],
-            policy.queues,
-            retry=policy.retry_after,
+            self.policy.pools[0],
+            self.policy.queues,
+            retry=self.policy.retry_after,
             longest_wait_s=299,
             ledger=self.ledger,
             clock=clock,
@@ -65,6 +65,11 @@ class SlowPool:
             wall=clock.now,
             new_future=asyncio.get_running_loop().create_future,
         )
+
+    def use_again(self) -> None:
+        """Its policy anew."""
+        retry = self.policy.retry_after
+        self.dispatcher.use(self.policy.pools[0], self.policy.queues, retry=retry, longest_wait_s=299, secret=b"")
 
     def send(self, priority: Priority) -> Waiting:
         submission = Submission(priority, Cost(1, 0))
@@ -114,3 +119,16 @@ async def test_who_leaves_while_we_ask_gives_back_what_it_was_granted() -> None:
     stayer = pool.send(P1)
     assert isinstance(await stayer.verdict, Ticket)
     assert sum(load.slots for load in pool.dispatcher.in_use) == 1
+
+
+@virtual
+async def test_what_ends_while_we_ask_is_told_also_where_a_new_policy_comes_before_the_answer() -> None:
+    """The new policy made the dispatcher forget that there was something to tell: the slot stayed taken until the next request."""
+    pool = SlowPool(slots=2)
+    tickets = [await waiting.verdict for waiting in (pool.send(P1), pool.send(P1))]
+    for ticket in tickets:
+        assert isinstance(ticket, Ticket)
+        ticket.end(End.COMPLETED)
+    pool.use_again()
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    assert pool.dispatcher.total.empty

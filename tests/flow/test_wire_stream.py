@@ -13,8 +13,9 @@ from envoy.service.ext_proc.v3 import external_processor_pb2 as official
 from extproc.admission import Candidate, Pass
 from extproc.clock import LoopClock
 from extproc.config import Policy
-from extproc.model import End, HeaderChanges, Outcome, Rejection, RequestHead
+from extproc.model import End, Outcome, Rejection
 from extproc.ports import WireEvent
+from extproc.request import HeaderChanges, RequestHead
 from extproc.sim.virtual_time import VirtualTimeLoop, run_virtual
 from extproc.tickets import Ticket, Waiting
 from extproc.wire.ext_proc import ExtProcService

@@ -13,7 +13,8 @@ from structlog.testing import capture_logs
 
 from extproc.clock import LoopClock
 from extproc.config import EnginesPolicy, FailurePolicy, PoolPolicy
-from extproc.config.schema import DEFAULT_QUEUES, Seconds
+from extproc.config.schema import DEFAULT_QUEUES
+from extproc.config.section import Seconds
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.engines import scraper as scraper_module

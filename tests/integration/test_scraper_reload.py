@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from extproc.clock import LoopClock
 from extproc.config import EnginesPolicy
-from extproc.config.schema import Seconds
+from extproc.config.section import Seconds
 from extproc.engines.scraper import Scraper
 from tests.support.metrics_server import Manner, MetricsServer, ScrapeLog, metrics_server
 

@@ -149,7 +149,7 @@ async def test_a_replica_that_stood_still_returns_with_care(server: Server) -> N
     async with replica("a", server.url) as a:
         async with replica("b", server.url) as b:
             await eventually(lambda: b.ledger.replicas == 2)  # and is heard of no more
-        a.ledger._heard_at -= 2.0
+        a.ledger._standing._heard_at -= 2.0
         a.arrive()
         await eventually(lambda: _entry(server, "a")[4] > 0)
         assert a.held == []

@@ -17,9 +17,10 @@ from extproc.config import PoolPolicy, parse_policy
 from extproc.control import ControlLoop
 from extproc.controllers.compose import PoolController
 from extproc.dispatcher import Dispatcher
+from extproc.fleet import EngineSample, Fleet
 from extproc.identity import Sender
 from extproc.levels import Levels
-from extproc.model import PRIORITIES, UNLIMITED, Cost, End, EngineSample, Fleet, PoolState, Priority, Rejection
+from extproc.model import PRIORITIES, UNLIMITED, Cost, End, PoolState, Priority, Rejection
 from extproc.sim.engine import EngineModel, EngineSpec, Refusal, SimRequest
 from extproc.sim.engine_pacer import EnginePacer
 from extproc.sim.virtual_time import run_virtual

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from extproc.model import EngineSample, Load, PoolState
+from extproc.fleet import EngineSample
+from extproc.model import Load, PoolState
 from extproc.snapshots import (
     EngineSnapshot,
     PolicySnapshot,

@@ -6,7 +6,8 @@ import pytest
 
 from extproc.classify import Classifier, HeadClass
 from extproc.config import Policy, parse_policy
-from extproc.model import DEFAULT_TENANT, Api, BodyFacts, Priority, RequestHead
+from extproc.model import DEFAULT_TENANT, Api, Priority
+from extproc.request import BodyFacts, RequestHead
 
 P0, P1, P2 = Priority
 

@@ -18,9 +18,11 @@ from extproc.config import (
     ShedOrder,
     WatermarkPolicy,
 )
-from extproc.config.schema import DEFAULT_QUEUES, Seconds
+from extproc.config.schema import DEFAULT_QUEUES
+from extproc.config.section import Seconds
 from extproc.controllers.compose import Memory, PoolController, mean_output_tokens
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState, Priority
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, Load, PoolState, Priority
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 ENGINES = ("a:1", "b:2")

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from extproc.config import CostPolicy
 from extproc.cost import estimate, read_body, surely_too_large, unread_length
-from extproc.model import BodyFacts, Cost
+from extproc.model import Cost
+from extproc.request import BodyFacts
 
 POLICY = CostPolicy()
 

@@ -10,7 +10,7 @@ from types import MappingProxyType
 import pytest
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
-from extproc.config.schema import Seconds
+from extproc.config.section import Seconds
 from extproc.controllers.fused import (
     BIAS_RISES_S,
     CROWD_S,
@@ -22,7 +22,8 @@ from extproc.controllers.fused import (
     SEEKS_PER_S,
     Fused,
 )
-from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 CAPACITY = 16_000

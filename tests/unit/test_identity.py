@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.identity import Identity, Sender, source
-from extproc.model import DEFAULT_TENANT, RequestHead, Tenant
+from extproc.model import DEFAULT_TENANT, Tenant
+from extproc.request import RequestHead
 
 PLAIN = Identity(None)
 SESSIONS = Identity("x-session-id")

@@ -9,7 +9,8 @@ import pytest
 
 from extproc.config import FailurePolicy, PidPolicy, ShedOrder
 from extproc.controllers.pid import LEAST_PLANT_GAIN, PERIOD_S, RESTART_S, Pid, PidMemory
-from extproc.model import NOTHING, UNLIMITED, Demand, EngineSample, Fleet, Load, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 CAPACITY_TOKENS = 1000

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extproc.config import RetryAfterPolicy
-from extproc.config.schema import Seconds
+from extproc.config.section import Seconds
 from extproc.model import PRIORITIES, Cost, Outcome, Priority
 from extproc.retry_after import RETURN_SHARE, Backlog, Returns, golden, window
 from extproc.submission import Submission

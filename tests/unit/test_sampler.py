@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from extproc.engines.sampler import MAX_GAP_S, WINDOW_S, Histogram, Reading, Sampler
-from extproc.model import EngineSample
+from extproc.fleet import EngineSample
 
 INF = math.inf
 

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from extproc.config import ControllerName, FusedPolicy, PoolPolicy, TargetPolicy
-from extproc.config.schema import Seconds
+from extproc.config.section import Seconds
 from extproc.model import Cost, Load, Pace, PoolState, Priority
 from extproc.submission import Submission
 from extproc.targets import enforced_first_token_s, per_token_s

@@ -8,7 +8,8 @@ import pytest
 
 from extproc.config import parse_policy
 from extproc.config.plain import masked, to_plain
-from extproc.model import RequestHead, Tenant
+from extproc.model import Tenant
+from extproc.request import RequestHead
 from extproc.tenants import Tenants
 
 KEY = "sk-team-a-secret"

@@ -11,7 +11,8 @@ from extproc.config import ControllerName, FailurePolicy, LatencySignal, PoolPol
 from extproc.config.schema import DEFAULT_QUEUES
 from extproc.controllers.compose import PoolController
 from extproc.controllers.vegas import SAMPLED_FOR_S, Vegas
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, Latency, Load, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, Latency, Load, PoolState
 from extproc.sim.engine_spec import EngineSpec
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED), pressure_at=0.7)

@@ -6,7 +6,8 @@ import pytest
 
 from extproc.config import FailurePolicy, ShedOrder, WatermarkPolicy
 from extproc.controllers.watermark import Watermark
-from extproc.model import UNLIMITED, Demand, EngineSample, Fleet, PoolState
+from extproc.fleet import EngineSample, Fleet
+from extproc.model import UNLIMITED, Demand, PoolState
 
 NOW = 100.0
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from extproc.model import NOTHING, UNLIMITED, Demand, Fleet, Load, PoolState
+from extproc.fleet import Fleet
+from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
 
 _CLOSED = (NOTHING, NOTHING, NOTHING)
 _OPEN = (UNLIMITED, UNLIMITED, UNLIMITED)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from extproc.model import PRIORITIES, RequestHead
+from extproc.model import PRIORITIES
+from extproc.request import RequestHead
 from extproc.sim.world.traffic import Arrival
 
 _CHAT = "/v1/chat/completions"

@@ -11,7 +11,7 @@ from extproc.clock import Clock
 from extproc.config import EnginesPolicy
 from extproc.engines.sampler import Reading, Sampler
 from extproc.engines.scraper import EngineStatus
-from extproc.model import EngineSample, Fleet
+from extproc.fleet import EngineSample, Fleet
 from extproc.ports import Observer
 from extproc.sim.world.machine import Machine
 

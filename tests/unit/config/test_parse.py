@@ -15,7 +15,8 @@ from extproc.config import (
     parse_policy,
 )
 from extproc.config.plain import to_plain
-from extproc.config.schema import DEFAULT_QUEUES, Bytes, Seconds
+from extproc.config.schema import DEFAULT_QUEUES
+from extproc.config.section import Bytes, Seconds
 from extproc.model import Priority
 
 QUEUES = """\

@@ -11,7 +11,8 @@ from google.protobuf.json_format import MessageToDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.model import Api, HeaderChanges, Outcome, Priority, Rejection
+from extproc.model import Api, Outcome, Priority, Rejection
+from extproc.request import HeaderChanges
 from extproc.wire import codec, events
 from extproc.wire.events import Kind, Protocol
 from extproc.wire.refusal import refusal

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extproc.model import End, RequestHead
+from extproc.model import End
+from extproc.request import RequestHead
 from extproc.wire import events
 from extproc.wire.events import Event, Kind
 from extproc.wire.session import Arrive, Close, Command, Continue, Decide, Phase, RunsUndecided, Session
