@@ -14,9 +14,6 @@ HEARD_SHARE = 0.95
 """A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
 
 
-WAIT_SHARE = 0.5
-"""Of the time to a first token that was promised, a wait may take at most so much: longer lines bring no more answers in
-time, only later ones."""
 DEPTH_SHARE = 0.5
 """Of the depth of a pool's pace, so much stands before who goes, in the mean."""
 
@@ -56,8 +53,7 @@ class Submission(Struct, frozen=True):
 
     def useful_wait_s(self, state: PoolState) -> float:
         """The longest wait after which the engines, as fast as they are now, still answer in time; may be negative."""
-        in_time_s = min(self.patience_s, self.target_s) * HEARD_SHARE - self._first_token_s(state)
-        return min(in_time_s, self.target_s * WAIT_SHARE)
+        return min(self.patience_s, self.target_s) * HEARD_SHARE - self._first_token_s(state)
 
     def _first_token_s(self, state: PoolState) -> float:
         """After it has gone: where a pace is known, what stands before it and its own prompt, else as the others."""

@@ -125,5 +125,5 @@ class FusedPolicy(Section, frozen=True):
     """Share of the last limits in force while no engine reports, instead of `failure`: what is let in is counted all the
     same. Above 0, to 1, default 0.9."""
     refuse_late: bool = True
-    """A request waits no longer than half of its `targets.ttft`, and is refused where its first token would come after it.
-    False: it is served late. Default true."""
+    """A request whose first token would come after its `targets.ttft` does not wait any longer, and is refused. False: it is
+    served late. Default true."""

@@ -39,8 +39,8 @@ FILLS_S = 16.0
 LEAST_PACE = 64.0
 """Prompt tokens per second and engine, so that there is always something to learn from."""
 LEANS = 0.5
-"""By so much the pace in force is above the one learned while nobody waits in the engines, and below it as much for each
-time that the backlog is as deep as allowed. An integral alone would swing: the backlog integrates too."""
+"""While the backlog is deeper than wanted, the pace in force is below the one learned by so much for each time that it is. An
+integral alone would swing: the backlog integrates too."""
 LEAST_LEAN = 0.1
 SEEKS_PER_S = 0.4
 """How fast the learned pace follows, per second and unit of what is too much or left."""
@@ -150,7 +150,7 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
     return FusedMemory(
         bias=_bias(memory.bias, view),
         pace=max(LEAST_PACE, pace),
-        lean=max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)),
+        lean=min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue))),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
         engines=max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S)),
         at=at,

@@ -36,8 +36,9 @@ def test_elsewhere_the_late_are_served_as_well(pool: PoolPolicy) -> None:
     assert enforced_first_token_s(pool) == (math.inf,) * 3
 
 
-def test_a_wait_may_take_half_of_the_target() -> None:
-    assert Submission(P1, Cost(10, 10), target_s=3.0).useful_wait_s(PACED) == 1.5
+def test_a_wait_leaves_time_for_the_first_token_within_the_target() -> None:
+    """Of 3 s less a margin, half of P1's depth at the pool's pace and the prompt at one engine's."""
+    assert Submission(P1, Cost(10, 10), target_s=3.0).useful_wait_s(PACED) == pytest.approx(2.85 - 0.15 - 0.002)
 
 
 def test_a_long_prompt_leaves_less_to_wait() -> None:
