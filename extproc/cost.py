@@ -32,6 +32,8 @@ _MOST_TEXT_BYTES = 1 << 20
 """A longer body that nobody read is media with a few words: as text it would not fit the context of most models."""
 _MEDIA_BYTES_PER_TOKEN = 512
 """Of such a body: a photo of 2 MB in base64 is some 4000 tokens at the finest that vision models make of it."""
+_MOST_TOKENS = 10_000_000
+"""Of a prompt that nobody read: ten times the longest contexts. A length is what a client says, up to 18 digits of it."""
 _MOST_VALUES = 32_768
 """JSON values that are looked at, about a microsecond each. Of more the prompt is told by the length: a megabyte of `{}`
 kept the event loop busy for a third of a second, and a few such bodies made Envoy let everybody pass."""
@@ -169,9 +171,8 @@ def estimate(
         prompt = facts.prompt_tokens
     elif length_bytes is not None:
         media = facts is None and length_bytes > _MOST_TEXT_BYTES
-        prompt = max(
-            1, round(length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte)
-        )
+        tokens = length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte
+        prompt = max(1, min(round(tokens), _MOST_TOKENS))
     else:
         prompt = policy.default_prompt_tokens
     if not generates:

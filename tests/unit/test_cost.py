@@ -255,3 +255,10 @@ def test_a_long_body_of_few_values_is_read_whatever_its_texts_hold(texts: int) -
     """A comma or bracket in a text may be a value's, as far as a glance can tell: up to the bound that costs nothing."""
     found = facts(messages=["x" * 200_000, *[",[{"] * texts])
     assert found.prompt_tokens == round((200_000 + 3 * texts) * POLICY.tokens_per_byte)
+
+
+@pytest.mark.parametrize("length", [10**12, 10**18 - 1])
+def test_a_length_that_no_context_has_is_costed_as_the_longest(length: int) -> None:
+    """By its announced length alone one request owed its tenant's quota for a billion years, longer than the store can keep."""
+    cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
+    assert cost == Cost(10_000_000, 10)
