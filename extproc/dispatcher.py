@@ -17,7 +17,20 @@ from extproc.identity import Sender
 from extproc.judgement import Judgement
 from extproc.levels import Levels
 from extproc.meters import Traffic
-from extproc.model import NOTHING, Cost, Demand, End, Finished, Latency, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import (
+    NOTHING,
+    Cost,
+    Demand,
+    End,
+    Finished,
+    Latency,
+    Load,
+    Outcome,
+    Pace,
+    PoolState,
+    Priority,
+    Rejection,
+)
 from extproc.pace import Prefills
 from extproc.ports import Ask, Ledger, Observer, Verdicts, Want
 from extproc.queues.bands import Bands, Waiter, pass_one
@@ -189,6 +202,12 @@ class Dispatcher:
         """For reading only."""
         return self._bands
 
+    @property
+    def _pace(self) -> Pace | None:
+        """This replica's part of the pool's."""
+        pace = self._ledger.state.pace
+        return None if pace is None else pace.shared(self._ledger.replicas)
+
     def _backlog(self, submission: Submission) -> Backlog:
         wait_s = self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)
         return Backlog(wait_s, self._traffic.drain_tokens_per_s(self._in_use))
@@ -268,10 +287,10 @@ class Dispatcher:
 
     def _lets(self, submissions: Sequence[Submission], now: float) -> tuple[int, float]:
         """How many of them, from the front, the pool's pace lets go now, and when the next could; inf: it holds nobody back."""
-        if (pace := self._ledger.state.pace) is None or not submissions:
+        if (pace := self._pace) is None or not submissions:
             return len(submissions), math.inf
         wants = ((one.priority, one.cost.prompt_tokens) for one in submissions)
-        return self._prefills.lets(wants, now, pace.shared(self._ledger.replicas))
+        return self._prefills.lets(wants, now, pace)
 
     def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
@@ -303,8 +322,9 @@ class Dispatcher:
     def _grant(self, submission: Submission, now: float, *, waited_s: float) -> Ticket:
         priority, load = submission.priority, submission.cost.load
         self._in_use[priority] += load
-        if (pace := self._ledger.state.pace) is not None:
-            self._prefills.took(submission.cost.prompt_tokens, now, pace.shared(self._ledger.replicas))
+        pace, prefilled_at = self._pace, -math.inf
+        if pace is not None:
+            prefilled_at = self._prefills.took(submission.cost.prompt_tokens, now, pace)
         self._observer.decided(Outcome.ADMITTED, priority, self.pool, waited_s=waited_s)
         return Ticket(
             pool=self.pool,
@@ -314,6 +334,7 @@ class Dispatcher:
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
+            prefilled_at=prefilled_at,
             worth_timing=self._goes_by_latency and submission.cost.sequences == 1,
         )
 
@@ -348,14 +369,16 @@ class Dispatcher:
             self._settle()
 
     def _on_end(self, ticket: Ticket, how: End) -> None:
-        load = ticket.cost.load
-        held_s = self._clock.now() - ticket.admitted_at
+        load, now = ticket.cost.load, self._clock.now()
+        held_s = now - ticket.admitted_at
         self._in_use[ticket.priority] = self._in_use[ticket.priority] - load
         self._bands[ticket.priority].shares.ended(ticket.tenant, load)
         if how is End.GHOST:
             self._new_ghosts += load
         else:
             self._traffic.ended(load, held_s)
+        if how is not End.GHOST and (pace := self._pace) is not None:
+            self._prefills.over(ticket.cost.prompt_tokens, ticket.prefilled_at, now, pace)
         if how is End.COMPLETED:
             self._traffic.finished(Latency(held_s, ticket.ttft_s, ticket.tpot_s))
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)

@@ -71,3 +71,20 @@ def test_who_is_held_back_goes_at_the_moment_that_was_said(wants: list[tuple[Pri
 def test_replicas_share_a_pace() -> None:
     assert PACE.shared(1) == PACE
     assert PACE.shared(2) == Pace(500.0, (150.0, 100.0, 50.0))
+
+
+def test_of_a_request_that_is_over_nothing_is_still_to_come() -> None:
+    prefills = Prefills()
+    through_at = prefills.took(5000, 0.0, PACE)
+    assert through_at == pytest.approx(5.0)
+    prefills.took(100, 0.0, PACE)
+    prefills.over(5000, through_at, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == pytest.approx(100)
+
+
+def test_a_request_that_ends_after_its_prompt_is_through_takes_nothing_from_others() -> None:
+    prefills = Prefills()
+    through_at = prefills.took(500, 0.0, PACE)
+    prefills.took(1000, 1.0, PACE)
+    prefills.over(500, through_at, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == 1000
