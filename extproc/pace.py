@@ -31,9 +31,12 @@ class Prefills:
         return now + self._tokens / pace.tokens_per_s
 
     def over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
-        """Such a request has ended, refused by its engine or left by its client: nothing of its prompt is still to come."""
-        to_come = min(prompt_tokens, max(0.0, through_at - now) * pace.tokens_per_s)
-        self._tokens = max(0.0, self.left(now, pace) - to_come)
+        """Such a request has ended, refused by its engine or left by its client: nothing of its prompt is still to come.
+
+        It counts all the same as far as it holds back no P0: where many leave, others in all their places were too many.
+        """
+        left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.tokens_per_s)
+        self._tokens = max(left - to_come, min(left, pace.depths[Priority.P0]))
         self._at = now
 
     def left(self, now: float, pace: Pace) -> float:

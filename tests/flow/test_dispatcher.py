@@ -578,10 +578,12 @@ async def test_a_prompt_that_was_over_at_once_holds_nobody_back(how: End) -> Non
     """One announced a terabyte to a path that its engine does not know, and for ten seconds P0 heard `deadline`."""
     pool = Pool(PACED, ALL_TAIL)
     liar = pool.ticket(P2, tokens=400_000)
-    waiting = pool.waiting(P1, tokens=10)
+    waiting = pool.waiting(P0, tokens=10)
     liar.end(how)
     assert waiting.verdict.done()
-    pool.ticket(P0, tokens=10)
+    later = pool.waiting(P1, tokens=10)
+    await asyncio.sleep(0.2)
+    assert later.verdict.done()
 
 
 @virtual
