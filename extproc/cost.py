@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from extproc.config import CostPolicy
 from extproc.model import BodyFacts, Cost
@@ -97,10 +98,8 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         read = (_outline_decoder if _too_many_values(body) else _decoder).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
-        return _native_facts(read, read.sampling_params, policy)
     maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
-    return BodyFacts(
+    facts = BodyFacts(
         model=read.model if isinstance(read.model, str) else None,
         prompt_tokens=_prompt_tokens(read, policy) if isinstance(read, _Body) else None,
         max_output_tokens=next((most for most in maxima if _is_count(most)), None),
@@ -109,17 +108,22 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
         stream=read.stream is True,
     )
+    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
+        return _with_native(facts, read, read.sampling_params)
+    return facts
 
 
-def _native_facts(read: _Body, sampling: dict[str, object], policy: CostPolicy) -> BodyFacts:
-    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`."""
-    most = sampling.get("max_new_tokens")
-    return BodyFacts(
-        prompt_tokens=_prompt_tokens(read, policy),
-        max_output_tokens=most if _is_count(most) else None,
-        sequences=_prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n")),
-        stream=read.stream is True,
-    )
+def _with_native(facts: BodyFacts, read: _Body, sampling: dict[str, object]) -> BodyFacts:
+    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`.
+
+    Other engines skip that member, which costs a client nothing to add: beside a prompt of theirs the larger is believed.
+    """
+    stated = sampling.get("max_new_tokens")
+    most = stated if _is_count(stated) else None
+    if _first(read.messages, read.prompt, read.input) is not None:
+        most = None if most is None or facts.max_output_tokens is None else max(most, facts.max_output_tokens)
+    sequences = _prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n"))
+    return replace(facts, max_output_tokens=most, sequences=max(sequences, facts.sequences))
 
 
 def _prompt_text(read: _Body) -> object:
