@@ -132,7 +132,7 @@ class Admission:
 
     def _submit_metered(self, dispatcher: Dispatcher, submission: Submission) -> Ticket | Waiting | Rejection:
         """Of a tenant that has a quota: what the request is likely to take is reserved before it may wait or go."""
-        tenant, tokens = submission.tenant, submission.cost.load.tokens
+        tenant, tokens = submission.tenant, submission.bounded(dispatcher.state).cost.load.tokens
         if (refill_s := self._quota.wait_s(tenant, tokens)) > 0:
             return self._over_quota(refill_s, submission.api, submission.priority, dispatcher.pool)
         return Reservation(self._quota.reserve(tenant, tokens)).follow(dispatcher.submit(submission))

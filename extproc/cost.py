@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 import msgspec
+from msgspec.structs import replace
 
 from extproc.config import CostPolicy
 from extproc.model import Cost
@@ -33,6 +34,8 @@ _MOST_TEXT_BYTES = 1 << 20
 """A longer body that nobody read is media with a few words: as text it would not fit the context of most models."""
 _MEDIA_BYTES_PER_TOKEN = 512
 """Of such a body: a photo of 2 MB in base64 is some 4000 tokens at the finest that vision models make of it."""
+_MOST_TOKENS = 10_000_000
+"""Of a prompt that nobody read: ten times the longest contexts. A length is what a client says, up to 18 digits of it."""
 _MOST_VALUES = 32_768
 """JSON values that are looked at, about a microsecond each. Of more the prompt is told by the length: a megabyte of `{}`
 kept the event loop busy for a third of a second, and a few such bodies made Envoy let everybody pass."""
@@ -96,10 +99,8 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         read = (_outline_decoder if _too_many_values(body) else _decoder).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
-        return _native_facts(read, read.sampling_params, policy)
     maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
-    return BodyFacts(
+    facts = BodyFacts(
         model=read.model if isinstance(read.model, str) else None,
         prompt_tokens=_prompt_tokens(read, policy) if isinstance(read, _Body) else None,
         max_output_tokens=next((most for most in maxima if _is_count(most)), None),
@@ -108,17 +109,22 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
         stream=read.stream is True,
     )
+    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
+        return _with_native(facts, read, read.sampling_params)
+    return facts
 
 
-def _native_facts(read: _Body, sampling: dict[str, object], policy: CostPolicy) -> BodyFacts:
-    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`."""
-    most = sampling.get("max_new_tokens")
-    return BodyFacts(
-        prompt_tokens=_prompt_tokens(read, policy),
-        max_output_tokens=most if _is_count(most) else None,
-        sequences=_prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n")),
-        stream=read.stream is True,
-    )
+def _with_native(facts: BodyFacts, read: _Body, sampling: dict[str, object]) -> BodyFacts:
+    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`.
+
+    Other engines skip that member, which costs a client nothing to add: beside a prompt of theirs the larger is believed.
+    """
+    stated = sampling.get("max_new_tokens")
+    most = stated if _is_count(stated) else None
+    if _first(read.messages, read.prompt, read.input) is not None:
+        most = None if most is None or facts.max_output_tokens is None else max(most, facts.max_output_tokens)
+    sequences = _prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n"))
+    return replace(facts, max_output_tokens=most, sequences=max(sequences, facts.sequences))
 
 
 def _prompt_text(read: _Body) -> object:
@@ -170,9 +176,8 @@ def estimate(
         prompt = facts.prompt_tokens
     elif length_bytes is not None:
         media = facts is None and length_bytes > _MOST_TEXT_BYTES
-        prompt = max(
-            1, round(length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte)
-        )
+        tokens = length_bytes / _MEDIA_BYTES_PER_TOKEN if media else length_bytes * policy.tokens_per_byte
+        prompt = max(1, min(round(tokens), _MOST_TOKENS))
     else:
         prompt = policy.default_prompt_tokens
     if not generates:

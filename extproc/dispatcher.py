@@ -239,7 +239,7 @@ class Dispatcher:
 
     def _grant(self, submission: Submission, now: float, *, waited_s: float) -> Ticket:
         priority, load = submission.priority, submission.cost.load
-        self._holds.began(submission, now, self._pace)
+        prefilled_at = self._holds.began(submission, now, self._pace)
         self._observer.decided(Outcome.ADMITTED, priority, self.pool, waited_s=waited_s)
         return Ticket(
             pool=self.pool,
@@ -249,6 +249,7 @@ class Dispatcher:
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
+            prefilled_at=prefilled_at,
             worth_timing=self._goes_by_latency and submission.cost.sequences == 1,
         )
 
@@ -264,10 +265,12 @@ class Dispatcher:
             self._settle()
 
     def _on_end(self, ticket: Ticket, how: End) -> None:
-        load = ticket.cost.load
-        held_s = self._clock.now() - ticket.admitted_at
-        self._holds.ended(ticket.priority, load, how, Latency(held_s, ticket.ttft_s, ticket.tpot_s))
-        self._bands[ticket.priority].shares.ended(ticket.tenant, load)
+        now = self._clock.now()
+        cost, held_s = ticket.cost, now - ticket.admitted_at
+        self._holds.ended(ticket.priority, cost.load, how, Latency(held_s, ticket.ttft_s, ticket.tpot_s))
+        if how is not End.GHOST and (pace := self._pace) is not None:
+            self._holds.prompt_over(cost.prompt_tokens, ticket.prefilled_at, now, pace)
+        self._bands[ticket.priority].shares.ended(ticket.tenant, cost.load)
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
         if not self._at_once():
             self._dirty = True

@@ -35,11 +35,14 @@ class Holds:
         wants = ((one.priority, one.cost.prompt_tokens) for one in submissions)
         return self._prefills.lets(wants, now, pace)
 
-    def began(self, submission: Submission, now: float, pace: Pace | None) -> None:
-        """It was let in."""
+    def began(self, submission: Submission, now: float, pace: Pace | None) -> float:
+        """It was let in. When its prompt should be through the engines; -inf without a pace."""
         self._in_use[submission.priority] += submission.cost.load
-        if pace is not None:
-            self._prefills.took(submission.cost.prompt_tokens, now, pace)
+        return -math.inf if pace is None else self._prefills.took(submission.cost.prompt_tokens, now, pace)
+
+    def prompt_over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
+        """What had begun has ended, and with it its prompt; `through_at`: as `began` told."""
+        self._prefills.over(prompt_tokens, through_at, now, pace)
 
     def ended(self, priority: Priority, load: Load, how: End, latency: Latency) -> None:
         """What had begun; `latency`: how long it took."""

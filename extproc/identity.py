@@ -14,6 +14,7 @@ that send the same request look alike; only a trusted session tells who is who.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import IPv6Address
 
 from msgspec import Struct
 
@@ -22,8 +23,8 @@ from extproc.request import RequestHead
 
 _END_BYTES = 256
 """Of a body: conversations begin alike and end differently, and a hash of a megabyte takes a millisecond."""
-_NETWORK_GROUPS = 4
-"""Of an IPv6 address: one client has all the others."""
+_HOST_BITS = 64
+"""Of an IPv6 address: one client has them all, and writes them as it likes."""
 
 
 class Sender(Struct, frozen=True, gc=False):
@@ -55,8 +56,10 @@ class Identity:
 def source(headers: Mapping[str, str]) -> str:
     """Who was connected to Envoy, or to the last proxy before it: the hop that was added last. IPv6: its network."""
     address = headers.get("x-forwarded-for", "").rpartition(",")[2].strip()
-    if ":" not in address:
-        return address
-    if address.count(":") == 1:
+    if address.count(":") < 2:
         return address.partition(":")[0]  # some proxies add the port, which is another at each connection
-    return ":".join(address.partition("::")[0].split(":")[:_NETWORK_GROUPS])
+    try:
+        whole = IPv6Address(address.partition("]")[0].removeprefix("["))
+    except ValueError:
+        return address
+    return str(whole.ipv4_mapped or f"{int(whole) >> _HOST_BITS:x}")

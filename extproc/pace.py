@@ -24,9 +24,19 @@ class Prefills:
         self._tokens = 0.0
         self._at = 0.0
 
-    def took(self, prompt_tokens: int, now: float, pace: Pace) -> None:
-        """A request of so many was let go."""
+    def took(self, prompt_tokens: int, now: float, pace: Pace) -> float:
+        """A request of so many was let go. When its prompt should be through."""
         self._tokens = self.left(now, pace) + prompt_tokens
+        self._at = now
+        return now + self._tokens / pace.tokens_per_s
+
+    def over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
+        """Such a request has ended, refused by its engine or left by its client: nothing of its prompt is still to come.
+
+        It counts all the same as far as it holds back no P0: where many leave, others in all their places were too many.
+        """
+        left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.tokens_per_s)
+        self._tokens = max(left - to_come, min(left, pace.depths[Priority.P0]))
         self._at = now
 
     def left(self, now: float, pace: Pace) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 
 from msgspec import Struct
@@ -34,6 +35,8 @@ class Ticket(Struct, eq=False, kw_only=True):
     admitted_at: float
     waited_s: float
     on_end: Callable[[Ticket, End], None]
+    prefilled_at: float = -math.inf
+    """When its prompt should be through the engines, by the pool's pace; -inf: it has none."""
     worth_timing: bool = False
     """Some controller of the pool goes by latency, and this answer's can be read off its chunks."""
     ttft_s: float | None = None

@@ -570,3 +570,25 @@ async def test_a_limit_that_binds_later_than_the_pace_still_binds() -> None:
     assert not waiting.verdict.done()
     running.end(End.COMPLETED)
     assert waiting.verdict.done()
+
+
+@virtual
+@pytest.mark.parametrize("how", [End.COMPLETED, End.IGNORED, End.DROPPED])
+async def test_a_prompt_that_was_over_at_once_holds_nobody_back(how: End) -> None:
+    """One announced a terabyte to a path that its engine does not know, and for ten seconds P0 heard `deadline`."""
+    pool = Pool(PACED, ALL_TAIL)
+    liar = pool.ticket(P2, tokens=400_000)
+    waiting = pool.waiting(P0, tokens=10)
+    liar.end(how)
+    assert waiting.verdict.done()
+    later = pool.waiting(P1, tokens=10)
+    await asyncio.sleep(0.2)
+    assert later.verdict.done()
+
+
+@virtual
+async def test_a_prompt_that_may_still_run_is_still_in_the_way() -> None:
+    pool = Pool(PACED, ALL_TAIL)
+    pool.ticket(P2, tokens=5000).end(End.GHOST)
+    waiting = pool.waiting(P0, tokens=10)
+    assert not waiting.verdict.done()

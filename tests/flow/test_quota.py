@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -210,3 +211,16 @@ def test_a_policys_quota_becomes_rates_per_second() -> None:
     tenant = Tenants(policy).resolve(RequestHead("POST", "/", {}))
     assert tenant is not None
     assert tenant.quota == Allowance(tokens_per_s=10, burst_s=10)
+
+
+@virtual
+async def test_a_length_that_a_client_only_announces_owes_no_more_than_an_engine_holds() -> None:
+    gateway = Gateway()
+    gateway.pool.ledger.publish(replace(gateway.pool.ledger.state, engine_max_tokens=1000))
+    sent = {"content-type": "application/json", "content-length": "999999999999", "x-tenant-id": "team-a"}
+    arrived = gateway.admission.arrive(RequestHead("POST", "/v1/chat/completions", sent))
+    assert isinstance(arrived, Candidate)
+    assert isinstance(gateway.admission.decide(arrived, None), Ticket)
+    assert gateway.left[0] == 0
+    await asyncio.sleep(41)
+    assert gateway.left[0] == 10, "of 1000 tokens, 100 s of 600 a minute, the burst pays 60"

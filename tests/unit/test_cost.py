@@ -8,6 +8,7 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from extproc.config import CostPolicy
 from extproc.cost import estimate, read_body, surely_too_large, unread_length
@@ -256,3 +257,23 @@ def test_a_long_body_of_few_values_is_read_whatever_its_texts_hold(texts: int) -
     """A comma or bracket in a text may be a value's, as far as a glance can tell: up to the bound that costs nothing."""
     found = facts(messages=["x" * 200_000, *[",[{"] * texts])
     assert found.prompt_tokens == round((200_000 + 3 * texts) * POLICY.tokens_per_byte)
+
+
+@pytest.mark.parametrize("length", [10**12, 10**18 - 1])
+def test_a_length_that_no_context_has_is_costed_as_the_longest(length: int) -> None:
+    """By its announced length alone one request owed its tenant's quota for a billion years, longer than the store can keep."""
+    cost = estimate(None, POLICY, length_bytes=length, generates=True, expected_output_tokens=10)
+    assert cost == Cost(10_000_000, 10)
+
+
+def test_a_member_that_an_engine_skips_hides_nothing_from_it() -> None:
+    """With an empty `sampling_params` 128 answers cost as much as one, and rules on the model did not hold."""
+    openai = {"model": "large", "messages": [], "n": 128, "max_tokens": 900, "service_tier": "flex"}
+    assert facts(**openai, sampling_params={}) == replace(facts(**openai), max_output_tokens=None)
+    assert facts(**openai, sampling_params={"max_new_tokens": 1, "n": 1}) == facts(**openai)
+    assert facts(prompt="x", sampling_params={"max_new_tokens": 1}).max_output_tokens is None
+
+
+def test_a_prompt_that_an_engine_skips_hides_nothing_from_it() -> None:
+    found = facts(text=["a", "b"], messages=[], max_tokens=1, sampling_params={"n": 4, "max_new_tokens": 900})
+    assert (found.sequences, found.max_output_tokens) == (8, 900)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -80,3 +81,21 @@ def test_an_ipv6_client_is_its_network() -> None:
 
 def test_a_port_behind_the_address_does_not_count() -> None:
     assert source({"x-forwarded-for": "10.0.0.1:4711"}) == "10.0.0.1"
+
+
+@pytest.mark.parametrize(
+    "other", ["2001:db8::1:0:0:0", "2001:db8:0:0:1::", "2001:0db8::a:b:c:d", "[2001:db8::2]:4711", "[2001:db8::3]"]
+)
+def test_no_host_of_an_ipv6_network_has_another_level(other: str) -> None:
+    """Zeros are left out where most of them stand, so that one network was written in two ways."""
+    assert source({"x-forwarded-for": other}) == source({"x-forwarded-for": "2001:db8::1"})
+
+
+def test_an_ipv4_client_of_an_ipv6_proxy_is_itself() -> None:
+    """All of them were one client."""
+    assert source({"x-forwarded-for": "::ffff:10.0.0.1"}) == "10.0.0.1"
+
+
+@pytest.mark.parametrize("nonsense", ["", ":", "::::", "1:2:3", "fe80::1%eth0", "[::1", "unknown", "x" * 5000 + "::"])
+def test_what_is_no_address_is_a_source_all_the_same(nonsense: str) -> None:
+    assert isinstance(source({"x-forwarded-for": nonsense}), str)

@@ -71,3 +71,36 @@ def test_who_is_held_back_goes_at_the_moment_that_was_said(wants: list[tuple[Pri
 def test_replicas_share_a_pace() -> None:
     assert PACE.shared(1) == PACE
     assert PACE.shared(2) == Pace(500.0, (150.0, 100.0, 50.0))
+
+
+def test_of_a_request_that_is_over_nothing_holds_a_p0_back() -> None:
+    prefills = Prefills()
+    through_at = prefills.took(5000, 0.0, PACE)
+    assert through_at == pytest.approx(5.0)
+    prefills.over(5000, through_at, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == 300
+    assert prefills.lets([(P0, 10)], 1.0, PACE) == (1, math.inf)
+
+
+def test_what_others_hold_stays_where_one_is_over() -> None:
+    prefills = Prefills()
+    through_at = prefills.took(5000, 0.0, PACE)
+    prefills.took(1000, 0.0, PACE)
+    prefills.over(5000, through_at, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == pytest.approx(1000)
+
+
+def test_a_place_that_holds_back_no_p0_is_nobody_elses() -> None:
+    """In a storm of clients that leave, newcomers in all their places cost the engines a twentieth of their work."""
+    prefills = Prefills()
+    through_at = prefills.took(250, 0.0, PACE)
+    prefills.over(250, through_at, 0.0, PACE)
+    assert prefills.left(0.0, PACE) == 250
+
+
+def test_a_request_that_ends_after_its_prompt_is_through_takes_nothing_from_others() -> None:
+    prefills = Prefills()
+    through_at = prefills.took(500, 0.0, PACE)
+    prefills.took(1000, 1.0, PACE)
+    prefills.over(500, through_at, 1.0, PACE)
+    assert prefills.left(1.0, PACE) == 1000
