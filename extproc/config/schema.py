@@ -6,6 +6,7 @@ values that depend on each other, are in `checks.py` and `across.py`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Literal
 
@@ -94,7 +95,7 @@ class TargetPolicy(_Section, frozen=True):
     """What a priority's users were promised; misses are counted, latency controllers aim for it."""
 
     ttft_s: Seconds | None = field(name="ttft", default=None)
-    """Time to first token. Default none; in a pool controlled by `fused` 1s, 3s and 10s."""
+    """Time to first token. Default none."""
     tpot_s: Seconds | None = field(name="tpot", default=None)
     """Time per output token after the first. Default none; in a pool controlled by `fused` 60ms."""
 
@@ -188,7 +189,7 @@ class PidPolicy(_Section, frozen=True):
 
 class FusedPolicy(_Section, frozen=True):
     """Controller `fused`: KV tokens, sequences and a pace of prompts, corrected by what the engines show. Where it is in
-    charge, a full pool is no pressure: drop policies act when not even P0 has room."""
+    charge, a full pool is no pressure, since that is what it aims at: drop policies act while somebody waits all the time."""
 
     theta: float = 0.94
     """Share of its KV tokens that the fullest engine is filled to. Above 0, to 1, default 0.94."""
@@ -203,8 +204,8 @@ class FusedPolicy(_Section, frozen=True):
     """Prompts that may wait in the engines, in seconds of their work: the longer, the fuller the engines and the later the
     first tokens. Default 200ms."""
     refuse_late: bool = True
-    """A request waits no longer than half of its `targets.ttft`, and is refused where its first token would come after it.
-    False: it is served late. Default true."""
+    """A request waits no longer than half of the `targets.ttft` stated for its priority, and is refused where its first token
+    would come after it. False: it is served late. Default true."""
 
 
 class QuotaPolicy(_Section, frozen=True):
@@ -263,8 +264,9 @@ class PoolPolicy(_Section, frozen=True):
     """Models it serves. Default: every model."""
     engines: EnginesPolicy = EnginesPolicy()
     """The engines and how their metrics are read."""
-    controllers: tuple[ControllerName, ...] = (ControllerName.FIXED, ControllerName.WATERMARK)
-    """Limits take the minimum, rejections the maximum. Default [fixed, watermark]."""
+    controllers: tuple[ControllerName, ...] = (ControllerName.FUSED,)
+    """Limits take the minimum, rejections the maximum. Default [fused]; in a pool that has settings of `fixed` or `watermark`
+    [fixed, watermark], so that a limit that is written down holds."""
     fixed: FixedPolicy = FixedPolicy()
     """Settings of the controller `fixed`."""
     watermark: WatermarkPolicy = WatermarkPolicy()
@@ -282,6 +284,13 @@ class PoolPolicy(_Section, frozen=True):
     instead). Default keep."""
     override: OverridePolicy = OverridePolicy()
     """Replaces what the controllers say. Default nothing."""
+
+
+def implied(section: type[Struct], given: Collection[str]) -> dict[str, object]:
+    """What the fields that are given in a section say of others that are left out."""
+    if section is PoolPolicy and "controllers" not in given and not {"fixed", "watermark"}.isdisjoint(given):
+        return {"controllers": (ControllerName.FIXED, ControllerName.WATERMARK)}
+    return {}
 
 
 class When(_Section, frozen=True):

@@ -46,6 +46,9 @@ CROWD_S = 10.0
 LEAST_CROWD = 0.1
 ROOM = 0.98
 """Who waits while less than this share of the least limit is in use is held back by the pace."""
+BUSY_S, BUSY_FROM = 2.0, 0.8
+"""Pressure is that somebody has waited for so large a share of about so long: a pool that is full on purpose shows nothing
+else. A burst that is over in less is no reason to refuse anybody."""
 DEPTHS = (1.3, 1.0, 0.7)
 """Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
 
@@ -53,19 +56,21 @@ DEPTHS = (1.3, 1.0, 0.7)
 @dataclass(frozen=True, slots=True)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
-    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `at`: last step."""
+    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `busy`: share of the last
+    time in which somebody waited. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
     lean: float = 1.0
     crowd: float = 1.0
+    busy: float = 0.0
     at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
     """What a step goes by. `slow`: duration of engine steps over what is wanted; `queue`: backlog in the engines over what is
-    wanted, 1 is as deep as it shall be; `held_back`: the pace, and no limit, makes somebody wait."""
+    wanted, 1 is as deep as it shall be; `waits`: somebody does; `held_back`: and the pace, no limit, makes them."""
 
     elapsed_s: float
     capacity_tokens: int
@@ -73,6 +78,7 @@ class _View:
     fullest: float | None
     slow: float
     queue: float
+    waits: bool
     held_back: bool
 
 
@@ -95,7 +101,7 @@ class Fused:
         limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting))
         return PoolState(
             limits=limits or (UNLIMITED, UNLIMITED, UNLIMITED),
-            saturation=mean_usage(reporting) or 0.0,
+            saturation=min(1.0, max((mean_usage(reporting) or 0.0) / self._policy.theta, self.memory.busy / BUSY_FROM)),
             pressure_at=previous.pressure_at,
             reason="fused" if limits else "capacity-unknown",
             at=now,
@@ -126,6 +132,7 @@ class Fused:
             fullest=max((sample.kv_usage for sample in reporting if sample.kv_usage is not None), default=None),
             slow=median(steps_s) / self._step_s if steps_s else 0.0,
             queue=backlog_tokens / max(pace * self._policy.backlog_s, prompt_tokens),
+            waits=not waiting.empty,
             held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
         )
 
@@ -140,6 +147,7 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
         pace=max(LEAST_PACE, pace),
         lean=max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
+        busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
         at=at,
     )
 

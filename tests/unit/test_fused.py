@@ -75,7 +75,7 @@ def test_it_starts_with_its_share_of_tokens_and_sequences_and_leaves_p0_its_head
     assert whole == Load(0.9 * 2 * CAPACITY, 200)
     assert below == lowest == whole.scaled(0.9)
     assert state.rejection == (0, 0, 0)
-    assert (state.saturation, state.reason, state.engines_reporting) == (0.1, "fused", 2)
+    assert (state.reason, state.engines_reporting) == ("fused", 2)
 
 
 def test_the_first_pace_fills_the_caches_in_a_given_time_and_a_lost_engine_takes_its_part() -> None:
@@ -169,6 +169,24 @@ def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
     assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
     bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
     assert bench.law.memory.crowd == 1
+
+
+def test_pressure_is_that_somebody_waits_all_the_time() -> None:
+    bench = _Bench()
+    bench.holds(8000, waiting=1)
+    bench.step(2 * ONE_S)
+    assert bench.state.saturation < 1, "a burst"
+    bench.step(2 * ONE_S)
+    assert bench.state.saturation == 1
+    bench.holds(15_000)
+    bench.step(ONE_S)
+    assert bench.state.saturation < 1, "it is full, as it shall be, and nobody waits"
+
+
+def test_engines_as_full_as_they_shall_be_are_pressure_whoever_fills_them() -> None:
+    bench = _Bench()
+    assert bench.step(usage=(0.45,)).saturation == pytest.approx(0.5)
+    assert bench.step(usage=(0.95,)).saturation == 1
 
 
 def test_one_slow_engine_of_three_is_not_the_pool() -> None:
