@@ -3,7 +3,8 @@
 Between two samples the service knows what it has sent and what has ended; so limits on that act without delay, and the
 engines need to tell only how wrong they are. The tightest of three binds:
 
-- *KV tokens*: a share of the cache, over what the fullest engine was seen to hold of a token counted (`bias`).
+- *KV tokens*: a share of the cache, over what the fullest engine was seen to hold of a token counted (`bias`), less what
+  nothing that was counted can explain (`foreign`): work of others, or from before a restart.
 - *Sequences*: what the engines run at a time.
 - *Pace*: prompt tokens per second. A burst let in at once is seconds of prefill in engines that serve first come, first
   served: whoever comes after it waits, and every step of those that run takes longer. The pace is the largest at which
@@ -57,24 +58,30 @@ DEPTHS = (1.3, 1.0, 0.7)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
     engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `busy`: share of the last
-    time in which somebody waited. `at`: last step."""
+    time in which somebody waited. `recent`: KV tokens that we may have in the engines as they show themselves. `foreign`: share
+    of the cache that others fill. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
     lean: float = 1.0
     crowd: float = 1.0
     busy: float = 0.0
+    recent: float = 0.0
+    foreign: float = 0.0
     at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a step goes by. `slow`: duration of engine steps over what is wanted; `queue`: backlog in the engines over what is
-    wanted, 1 is as deep as it shall be; `waits`: somebody does; `held_back`: and the pace, no limit, makes them."""
+    """What a step goes by. `usage`: mean of the engines; `kept`: share of `recent` that is still believed. `slow`: duration of
+    engine steps over what is wanted; `queue`: backlog in the engines over what is wanted, 1 is as deep as it shall be; `waits`:
+    somebody does; `held_back`: and the pace, no limit, makes them."""
 
     elapsed_s: float
     capacity_tokens: int
     in_use: Load
+    usage: float
+    kept: float
     fullest: float | None
     slow: float
     queue: float
@@ -129,6 +136,8 @@ class Fused:
             elapsed_s=min(LONGEST_S, now - self.memory.at),
             capacity_tokens=capacity_tokens,
             in_use=in_use,
+            usage=mean_usage(reporting) or 0.0,
+            kept=math.exp((self.memory.at - now) / self._stale_after_s),
             fullest=max((sample.kv_usage for sample in reporting if sample.kv_usage is not None), default=None),
             slow=median(steps_s) / self._step_s if steps_s else 0.0,
             queue=backlog_tokens / max(pace * self._policy.backlog_s, prompt_tokens),
@@ -141,6 +150,7 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
     excess = max(view.slow, view.queue)
     if excess > 1 or view.held_back:
         pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, 1 - excess))
+    recent = max(view.in_use.tokens, memory.recent * view.kept)
     crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
     return FusedMemory(
         bias=_bias(memory.bias, view),
@@ -148,6 +158,8 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
         lean=max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
         busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
+        recent=recent,
+        foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
         at=at,
     )
 
@@ -167,7 +179,8 @@ def _limits(
     if not capacity_tokens:
         return None
     sequences = float(policy.sequences_per_engine * engines)
-    whole = Load(policy.theta * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
+    share = max(0.0, policy.theta - memory.foreign)
+    whole = Load(share * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
     below = whole.scaled(1 - policy.headroom)
     return whole, below, below
 

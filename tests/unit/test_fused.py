@@ -70,7 +70,7 @@ class _Bench:
 
 
 def test_it_starts_with_its_share_of_tokens_and_sequences_and_leaves_p0_its_headroom() -> None:
-    state = _Bench().step(usage=(0.1, 0.1))
+    state = _Bench().step(usage=(0.0, 0.0))
     whole, below, lowest = state.limits
     assert whole == Load(0.9 * 2 * CAPACITY, 200)
     assert below == lowest == whole.scaled(0.9)
@@ -120,6 +120,24 @@ def test_the_last_of_a_crowd_teach_nothing() -> None:
     bench.holds(1000)
     bench.step(10 * ONE_S, usage=(0.09,))
     assert bench.law.memory.bias == 1
+
+
+def test_what_nobody_counted_leaves_less_room() -> None:
+    """Half of the cache is full of what was sent before a restart, or by others."""
+    state = _Bench().step(usage=(0.4, 0.6))
+    assert state.limits[0] == Load((0.9 - 0.5) * 2 * CAPACITY, 200)
+    assert _Bench().step(usage=(0.95,)).limits[0].tokens == 0
+
+
+def test_engines_show_for_a_while_what_has_ended_here_already() -> None:
+    bench = _Bench()
+    bench.holds(12_000)
+    bench.step(usage=(0.7,))
+    bench.holds(0)
+    bench.step(2, usage=(0.7,))
+    assert bench.state.limits[0].tokens == pytest.approx(0.9 * CAPACITY, rel=0.01)
+    bench.step(5 * ONE_S, usage=(0.7,))
+    assert bench.state.limits[0].tokens == pytest.approx(0.2 * CAPACITY, rel=0.05)
 
 
 def test_whom_the_pace_holds_back_it_is_sought_for() -> None:

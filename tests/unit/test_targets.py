@@ -31,7 +31,9 @@ def test_nobody_is_late_for_a_promise_that_nobody_gave() -> None:
 
 
 @pytest.mark.parametrize(
-    "pool", [_pool(fused=FusedPolicy(refuse_late=False)), _pool(controllers=(ControllerName.FIXED,))], ids=["told not to", "others"]
+    "pool",
+    [_pool(fused=FusedPolicy(refuse_late=False)), _pool(controllers=(ControllerName.FIXED,))],
+    ids=["told not to", "others"],
 )
 def test_elsewhere_the_late_are_served_as_well(pool: PoolPolicy) -> None:
     assert enforced_first_token_s(pool) == (math.inf,) * 3
