@@ -251,7 +251,7 @@ class PoolController:
         override = self._pool.override
         if override.limit is not None:
             limit = as_load(override.limit)
-            state = replace(state, limits=(limit, limit, limit), reason=_also(state, "override"))
+            state = replace(state, limits=(limit, limit, limit), pace=None, reason=_also(state, "override"))
         if override.rejection is not None:
             rate = min(1.0, max(0.0, override.rejection))
             state = replace(state, rejection=(rate, rate, rate), reason=_also(state, "override"))

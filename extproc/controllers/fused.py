@@ -34,8 +34,9 @@ BIAS_RISES_S, BIAS_FALLS_S = 1.0, 30.0
 LEAST_BIAS, MOST_BIAS = 0.3, 1.5
 COMPARED_FROM = 0.4
 """Share of the cache that must be counted as in use before it is compared: the last ones of a crowd are its longest."""
-FILLS_S = 16.0
-"""The first pace: the whole cache in so long. Right for a card in proportion to its cache; the rest is learned."""
+FILLS_S, FIRST_PACE = 16.0, 4000.0
+"""The first pace: the whole cache in so long, and at least so many tokens per second and engine, which any card does however
+little of it is left for a cache. The rest is learned."""
 LEAST_PACE = 64.0
 """Prompt tokens per second and engine, so that there is always something to learn from."""
 LEANS = 0.5
@@ -102,7 +103,7 @@ class Fused:
         reporting = fleet.reporting(now, self._stale_after_s)
         capacity_tokens = sum(sample.kv_capacity_tokens or 0 for sample in reporting)
         if capacity_tokens and now - self.memory.at >= PERIOD_S - _EARLY_S:
-            pace = self.memory.pace or capacity_tokens / len(reporting) / FILLS_S
+            pace = self.memory.pace or max(FIRST_PACE, capacity_tokens / len(reporting) / FILLS_S)
             view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
             self.memory = _moved(self.memory, view, pace=pace, at=now)
         limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting))

@@ -232,6 +232,13 @@ def test_the_override_beats_controllers_and_failure_rules() -> None:
     assert bench.state.reason == "engines-silent+override"
 
 
+def test_an_override_of_the_limit_lets_no_pace_hold_anybody_back() -> None:
+    bench = _Bench(PoolPolicy(override=OverridePolicy(limit=LimitPolicy(requests=10))))
+    bench.sees("a:1", at=0)
+    assert bench.step(0).limits[0] == Load(math.inf, 10)
+    assert bench.state.pace is None
+
+
 def _queues(*slots: int) -> tuple[QueuePolicy, ...]:
     return tuple(
         QueuePolicy(priority=priority, name=str(priority), max_queue_size=1, timeout_s=Seconds(1), reserved_slots=n)
