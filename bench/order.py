@@ -11,15 +11,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import statistics
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from itertools import combinations
+from dataclasses import asdict
 from pathlib import Path
 
 import yaml
 
+from bench.ordering import Round, order, table
 from extproc import log
 from extproc.config.plain import to_plain
 from extproc.model import PRIORITIES, Priority
@@ -57,23 +56,6 @@ UP_S = 2.0
 """In virtual time the service has watched the engines for so long when load comes, about as in the real stack."""
 SPEC = EngineSpec(kv_tokens=KV_TOKENS, chunk=CHUNK, max_num_seqs=MAX_NUM_SEQS, speed=SPEED)
 FLEET = Scenario("order", "the demo's load", lambda _rho, _chunk: (), engines=ENGINES)
-
-
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One controller's, in one world. Shares are of the requests sent (`p0_missed`: of P0); `late_p99_s`: of the load generator.
-
-    `failed`: neither answered nor refused; in virtual time only who lost patience.
-    """
-
-    controller: str
-    seed: int
-    goodput_tokens_per_s: float
-    p0_missed: float
-    refused: float
-    failed: float
-    preemptions: int
-    late_p99_s: float = 0.0
 
 
 async def real_round(name: str, seed: int, requests: Sequence[Intended], *, seconds: float) -> Round:
@@ -132,7 +114,8 @@ def virtual_round(name: str, seed: int, requests: Sequence[Intended], *, seconds
     return Round(
         name,
         seed,
-        goodput_tokens_per_s=sum(r.arrival.output_tokens for hit, r in zip(good, records, strict=True) if hit) / seconds,
+        goodput_tokens_per_s=sum(r.arrival.output_tokens for hit, r in zip(good, records, strict=True) if hit)
+        / seconds,
         p0_missed=1 - sum(first) / max(1, len(first)),
         refused=refused / len(records),
         failed=sum(record.last_at is None and not record.reason for record in records) / len(records),
@@ -152,61 +135,6 @@ def arrival(request: Intended) -> Arrival:
         max_tokens=request.max_tokens,
         leaves_after_s=PATIENCE_S,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """Two worlds' order by goodput. `tau`: Kendall's, of the medians. Pairs: those of which all rounds of one are above all of
-    the other in both worlds, and of these the ones that the worlds order differently."""
-
-    tau: float
-    told_apart: int
-    contradicted: tuple[tuple[str, str], ...]
-
-
-def order(real: Sequence[Round], virtual: Sequence[Round]) -> Order:
-    """Needs the same controllers in both, at least two."""
-    worlds = [_by_controller(rounds) for rounds in (real, virtual)]
-    pairs = list(combinations(worlds[0], 2))
-    medians = [[_sign(statistics.median(of[a]) - statistics.median(of[b])) for a, b in pairs] for of in worlds]
-    apart = [[_apart(of[a], of[b]) for a, b in pairs] for of in worlds]
-    both = [(pair, here, there) for pair, here, there in zip(pairs, *apart, strict=True) if here and there]
-    return Order(
-        tau=sum(here * there for here, there in zip(*medians, strict=True)) / len(pairs),
-        told_apart=len(both),
-        contradicted=tuple(pair for pair, here, there in both if here != there),
-    )
-
-
-def _by_controller(rounds: Sequence[Round]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for one in rounds:
-        found.setdefault(one.controller, []).append(one.goodput_tokens_per_s)
-    return found
-
-
-def _sign(value: float) -> int:
-    return (value > 0) - (value < 0)
-
-
-def _apart(one: Sequence[float], other: Sequence[float]) -> int:
-    """1 or -1 where all of one are above or below all of the other, else 0."""
-    return (min(one) > max(other)) - (max(one) < min(other))
-
-
-def table(real: Sequence[Round], virtual: Sequence[Round]) -> str:
-    """Per controller medians, and the goodput's range, real above virtual."""
-    lines = [f"{'':22}{'goodput, tokens/s':>26}{'P0 missed':>11}{'refused':>9}{'failed':>8}{'preempted':>11}"]
-    for name in dict.fromkeys(one.controller for one in real):
-        for world, rounds in (("real", real), ("virtual", virtual)):
-            mine = [one for one in rounds if one.controller == name]
-            goodput = [one.goodput_tokens_per_s for one in mine]
-            spread = f"{statistics.median(goodput):.0f} ({min(goodput):.0f} to {max(goodput):.0f})"
-            shares = [statistics.median(values) for values in zip(*((o.p0_missed, o.refused, o.failed) for o in mine))]
-            missed, refused, failed = (f"{share:.1%}" for share in shares)
-            preempted = f"{statistics.median(one.preemptions for one in mine):.0f}"
-            lines.append(f"{name:12}{world:10}{spread:>26}{missed:>11}{refused:>9}{failed:>8}{preempted:>11}")
-    return "\n".join(lines)
 
 
 async def run_real(seeds: Sequence[int], names: Sequence[str], *, seconds: float) -> list[Round]:
@@ -246,7 +174,9 @@ def main() -> None:
     if options.json is not None:
         numbers = {"real": [asdict(one) for one in real], "virtual": [asdict(one) for one in virtual]}
         options.json.write_text(json.dumps({**numbers, "order": asdict(found)}, indent=1) + "\n")
-    _say(f"offered: {offered:.0f} tokens/s; the generator was late by {max(one.late_p99_s for one in real):.3f} s at p99")
+    _say(
+        f"offered: {offered:.0f} tokens/s; the generator was late by {max(one.late_p99_s for one in real):.3f} s at p99"
+    )
     _say(table(real, virtual))
     _say(json.dumps(asdict(found)))
 
