@@ -37,7 +37,7 @@ def test_p2_is_refused_as_soon_as_a_line_is_no_burst_any_more() -> None:
     assert len(refused) > 0.3 * len(records)
     assert {record.reason for record in refused} == {Outcome.SHED, Outcome.EARLY_DROP}, "who waited when it began, too"
     assert max(map(waited_s, records)) < NOTICED_S
-    assert max(waited_s(record) for record in records if record.sent_at > NOTICED_S) < 1.0
+    assert max(waited_s(record) for record in records if record.sent_at > NOTICED_S) < 2.0
 
 
 def test_p1_is_dropped_early() -> None:
