@@ -15,7 +15,7 @@ from extproc.admin.metrics import Metrics
 from extproc.admission import Admission, Candidate
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy
-from extproc.model import End, Load, PoolState, Priority
+from extproc.model import End, Load, Pace, PoolState, Priority
 from extproc.pool import Pool
 from extproc.request import HeaderChanges
 from extproc.state.local import LocalQuota
@@ -77,9 +77,9 @@ def build_admission(policy: Policy, metrics: Metrics) -> Admission:
 
 
 def _ample(pool: Pool) -> PoolState:
-    """Bounds that are compared but never reached: what is measured is an admission."""
-    limit = Load(1e9, 10_000)
-    return replace(pool.ledger.state, limits=(limit, limit, limit), rejection=(0.0, 0.0, 0.0))
+    """Bounds that are compared but never reached, a pace among them: what is measured is an admission."""
+    limit, pace = Load(1e9, 10_000), Pace(1e9, (1e9, 1e9, 1e9))
+    return replace(pool.ledger.state, limits=(limit, limit, limit), rejection=(0.0, 0.0, 0.0), pace=pace)
 
 
 def _decision_us(admission: Admission, size: int) -> float:

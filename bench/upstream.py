@@ -15,6 +15,8 @@ from extproc.sim.engine_stats import EngineStats, Gauges
 from extproc.sim.vllm_metrics import CONTENT_TYPE, VllmMetrics
 
 _FILTERS = "type.googleapis.com/envoy.extensions.filters"
+VAST_KV_TOKENS = 1_000_000_000
+"""So that neither limit nor pace holds anybody back: what is measured is the way, not the engines."""
 _MOST_BODY_BYTES = 1 << 20
 _MOST_PAGE_BYTES = 1 << 16
 _ANSWER = {
@@ -29,7 +31,8 @@ _ANSWER = {
 def upstream_config(address: str, admin: str, folder: Path) -> str:
     """The configuration's text; the metrics page is written to `folder`. Addresses are `host:port`."""
     page = folder / "metrics.txt"
-    metrics = VllmMetrics(EngineSpec(), model_name="llama-3-8b", created=0.0)
+    spec = EngineSpec(kv_tokens=VAST_KV_TOKENS)
+    metrics = VllmMetrics(spec, model_name="llama-3-8b", created=0.0)
     page.write_text(metrics.render(Gauges(), EngineStats(), Vllm().names), encoding="utf-8")
     routes = [
         _route("/metrics", {"filename": str(page)}, CONTENT_TYPE),

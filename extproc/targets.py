@@ -7,8 +7,6 @@ import math
 from extproc.config import ControllerName, PoolPolicy
 from extproc.model import PRIORITIES, Priority
 
-FIRST_TOKEN_S = {Priority.P0: 1.0, Priority.P1: 3.0, Priority.P2: 10.0}
-"""Time to a first token where a pool says none: people wait at a screen, agents at a call, nobody for a batch."""
 PER_TOKEN_S = 0.06
 """Time per token after the first where a pool says none: somewhat faster than people read."""
 
@@ -28,6 +26,6 @@ def per_token_s(pool: PoolPolicy) -> float:
 
 
 def _first_token_s(pool: PoolPolicy, priority: Priority) -> float:
+    """Only what is stated: nobody is refused for a promise that nobody gave. Then the queue's time-out bounds the wait."""
     target = pool.targets.get(priority)
-    stated_s = None if target is None else target.ttft_s
-    return FIRST_TOKEN_S[priority] if stated_s is None else stated_s
+    return math.inf if target is None or target.ttft_s is None else target.ttft_s

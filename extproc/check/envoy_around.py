@@ -8,6 +8,7 @@ from extproc.check.envoy_view import Envoy, addresses, routes, targets, threshol
 from extproc.check.report import Finding, error, warning
 from extproc.check.tree import Tree
 from extproc.config.controllers import ControllerName, LimitPolicy
+from extproc.config.pool import PoolPolicy
 from extproc.config.schema import Policy
 from extproc.config.units import write_bytes, write_seconds
 
@@ -111,11 +112,22 @@ def _may_admit(policy: Policy) -> int:
     [pool] = policy.pools
     if pool.override.limit is not None:
         return pool.override.limit.requests or 0
-    if ControllerName.FIXED not in pool.controllers:
-        return 0
-    if isinstance(pool.fixed.limit, LimitPolicy):
-        return pool.fixed.limit.requests or 0
-    return pool.fixed.sequences_per_engine * len(pool.engines.static)
+    limits = [_most_requests(name, pool) for name in pool.controllers]
+    return min((limit for limit in limits if limit is not None), default=0)
+
+
+def _most_requests(controller: ControllerName, pool: PoolPolicy) -> int | None:
+    """By a controller's settings; None: they do not say."""
+    engines = len(pool.engines.static)
+    match controller:
+        case ControllerName.FIXED if isinstance(pool.fixed.limit, LimitPolicy):
+            return pool.fixed.limit.requests
+        case ControllerName.FIXED:
+            return pool.fixed.sequences_per_engine * engines
+        case ControllerName.FUSED:
+            return pool.fused.sequences_per_engine * engines
+        case _:
+            return None
 
 
 def _answers_overflow(mapper: Tree) -> bool:

@@ -107,7 +107,7 @@ class PidPolicy(Section, frozen=True):
 
 class FusedPolicy(Section, frozen=True):
     """Controller `fused`: KV tokens, sequences and a pace of prompts, corrected by what the engines show. Where it is in
-    charge, a full pool is no pressure: drop policies act when not even P0 has room."""
+    charge, a full pool is no pressure, since that is what it aims at: drop policies act while somebody waits all the time."""
 
     theta: float = 0.94
     """Share of its KV tokens that the fullest engine is filled to. Above 0, to 1, default 0.94."""
@@ -121,9 +121,9 @@ class FusedPolicy(Section, frozen=True):
     backlog_s: Seconds = field(name="backlog", default=Seconds(0.2))
     """Prompts that may wait in the engines, in seconds of their work: the longer, the fuller the engines and the later the
     first tokens. Default 200ms."""
-    blind: float = 0.9
-    """Share of the last limits in force while no engine reports, instead of `failure`: what is let in is counted all the
-    same. Above 0, to 1, default 0.9."""
+    blind: float | None = None
+    """Share of the last limits that stays in force while no engine reports, and nobody is refused for it: what is let in is
+    counted all the same. Above 0, to 1. Default: `failure.capacity` and `failure.rejection`, as for all controllers."""
     refuse_late: bool = True
-    """A request whose first token would come after its `targets.ttft` does not wait any longer, and is refused. False: it is
-    served late. Default true."""
+    """A request whose first token would come after the `targets.ttft` stated for its priority does not wait any longer, and is
+    refused. False: it is served late. Default true."""

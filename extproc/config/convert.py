@@ -15,6 +15,7 @@ from msgspec import Struct
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from extproc.config.checks import RANGES, relations
+from extproc.config.pool import implied
 from extproc.config.section import Bytes, Seconds
 from extproc.config.source import Document, describe, foreign_tag, joined
 from extproc.config.units import BadValue, read_bytes, read_priority, read_seconds
@@ -72,7 +73,7 @@ def _struct(document: Document, kind: kinds.StructType, node: Node, path: str) -
     values = fields_of(document, kind, node, path)
     if values is None or any(value is BAD for value in values.values()):
         return BAD
-    struct: Struct = kind.cls(**values)
+    struct: Struct = kind.cls(**{**implied(kind.cls, values), **values})
     problems = list(relations(struct))
     for where, message in problems:
         document.report_at(f"{path}.{where}" if where else path, message)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 
-from msgspec import field
+from msgspec import Struct, field
 
 from extproc.config.controllers import (
     ControllerName,
@@ -40,7 +41,7 @@ class TargetPolicy(Section, frozen=True):
     """What a priority's users were promised; misses are counted, latency controllers aim for it."""
 
     ttft_s: Seconds | None = field(name="ttft", default=None)
-    """Time to first token. Default none; in a pool controlled by `fused` 1s, 3s and 10s."""
+    """Time to first token. Default none."""
     tpot_s: Seconds | None = field(name="tpot", default=None)
     """Time per output token after the first. Default none; in a pool controlled by `fused` 60ms."""
 
@@ -63,8 +64,9 @@ class PoolPolicy(Section, frozen=True):
     """Models it serves. Default: every model."""
     engines: EnginesPolicy = EnginesPolicy()
     """The engines and how their metrics are read."""
-    controllers: tuple[ControllerName, ...] = (ControllerName.FIXED, ControllerName.WATERMARK)
-    """Limits take the minimum, rejections the maximum. Default [fixed, watermark]."""
+    controllers: tuple[ControllerName, ...] = (ControllerName.FUSED,)
+    """Limits take the minimum, rejections the maximum. Default [fused]; in a pool that has settings of `fixed` or `watermark`
+    [fixed, watermark], so that a limit that is written down holds."""
     fixed: FixedPolicy = FixedPolicy()
     """Settings of the controller `fixed`."""
     watermark: WatermarkPolicy = WatermarkPolicy()
@@ -82,3 +84,10 @@ class PoolPolicy(Section, frozen=True):
     instead). Default keep."""
     override: OverridePolicy = OverridePolicy()
     """Replaces what the controllers say. Default nothing."""
+
+
+def implied(section: type[Struct], given: Collection[str]) -> dict[str, object]:
+    """What the fields that are given in a section say of others that are left out."""
+    if section is PoolPolicy and "controllers" not in given and not {"fixed", "watermark"}.isdisjoint(given):
+        return {"controllers": (ControllerName.FIXED, ControllerName.WATERMARK)}
+    return {}

@@ -8,7 +8,7 @@ Order and meaning:
 3. Engines configured, none reporting: `failure.rejection` of the newcomers, lowest priority first, within
    `failure.capacity` x the last good limit; `failure.unknownLimit` where no capacity was ever seen. Until the first
    answers can have come (`failure.staleAfter` from the first step) nobody is refused: not having asked is no outage.
-   `fused` counts what it lets in, so it goes on with `fused.blind` x its last good limit, and refuses nobody for it.
+   With `fused.blind`, that share of the last good limit instead, and nobody is refused for it.
 4. The override comes last: it is how an operator overrules everything above, failure rules included.
 """
 
@@ -240,10 +240,9 @@ class PoolController:
         if not memory.seen and now - started_at <= failure.stale_after_s:
             limits = limits if known else self._unknown()
             return replace(state, limits=limits, rejection=(0.0, 0.0, 0.0), saturation=0.0, reason="starting")
-        if self._counts and known:  # what is let in is counted all the same: the count has not become worse
-            return replace(
-                state, limits=_share(limits, self._pool.fused.blind), pace=memory.pace, reason="engines-silent"
-            )
+        state = replace(state, pace=memory.pace)
+        if self._counts and known and (share := self._pool.fused.blind) is not None:
+            return replace(state, limits=_share(limits, share), reason="engines-silent")
         return replace(
             state,
             limits=_share(limits, failure.capacity) if known else self._unknown(),
@@ -260,7 +259,7 @@ class PoolController:
         override = self._pool.override
         if override.limit is not None:
             limit = as_load(override.limit)
-            state = replace(state, limits=(limit, limit, limit), reason=_also(state, "override"))
+            state = replace(state, limits=(limit, limit, limit), pace=None, reason=_also(state, "override"))
         if override.rejection is not None:
             rate = min(1.0, max(0.0, override.rejection))
             state = replace(state, rejection=(rate, rate, rate), reason=_also(state, "override"))

@@ -3,7 +3,8 @@
 Between two samples the service knows what it has sent and what has ended; so limits on that act without delay, and the
 engines need to tell only how wrong they are. The tightest of three binds:
 
-- *KV tokens*: a share of the cache, over what the fullest engine was seen to hold of a token counted (`bias`).
+- *KV tokens*: a share of the cache, over what the fullest engine was seen to hold of a token counted (`bias`), less what
+  nothing that was counted can explain (`foreign`): work of others, or from before a restart.
 - *Sequences*: what the engines run at a time.
 - *Pace*: prompt tokens per second. A burst let in at once is seconds of prefill in engines that serve first come, first
   served: whoever comes after it waits, and every step of those that run takes longer. The pace is the largest at which
@@ -34,8 +35,9 @@ BIAS_RISES_S, BIAS_FALLS_S = 1.0, 30.0
 LEAST_BIAS, MOST_BIAS = 0.3, 1.5
 COMPARED_FROM = 0.4
 """Share of the cache that must be counted as in use before it is compared: the last ones of a crowd are its longest."""
-FILLS_S = 16.0
-"""The first pace: the whole cache in so long. Right for a card in proportion to its cache; the rest is learned."""
+FILLS_S, FIRST_PACE = 16.0, 4000.0
+"""The first pace: the whole cache in so long, and at least so many tokens per second and engine, which any card does however
+little of it is left for a cache. The rest is learned."""
 LEAST_PACE = 64.0
 """Prompt tokens per second and engine, so that there is always something to learn from."""
 LEANS = 0.5
@@ -52,6 +54,9 @@ MISSED_S = 10.0
 """An engine whose page is silent may still work: so long, about, P0 may take the place of what ends there."""
 ROOM = 0.98
 """Who waits while less than this share of the least limit is in use is held back by the pace."""
+BUSY_S, BUSY_FROM = 2.0, 0.8
+"""Pressure is that somebody has waited for so large a share of about so long: a pool that is full on purpose shows nothing
+else. A burst that is over in less is no reason to refuse anybody."""
 DEPTHS = (3.0, 1.0, 0.7)
 """Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
 
@@ -60,28 +65,36 @@ DEPTHS = (3.0, 1.0, 0.7)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
     engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `engines`: that
-    report, and what is left of those that did. `at`: last step."""
+    report, and what is left of those that did. `busy`: share of the last time in which somebody waited. `recent`: KV tokens
+    that we may have in the engines as they show themselves. `foreign`: share of the cache that others fill. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
     lean: float = 1.0
     crowd: float = 1.0
     engines: float = 0.0
+    busy: float = 0.0
+    recent: float = 0.0
+    foreign: float = 0.0
     at: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """What a step goes by. `slow`: duration of engine steps over what is wanted; `queue`: backlog in the engines over what is
-    wanted, 1 is as deep as it shall be; `held_back`: the pace, and no limit, makes somebody wait."""
+    """What a step goes by. `usage`: mean of the engines; `kept`: share of `recent` that is still believed. `slow`: duration of
+    engine steps over what is wanted; `queue`: backlog in the engines over what is wanted, 1 is as deep as it shall be; `waits`:
+    somebody does; `held_back`: and the pace, no limit, makes them."""
 
     elapsed_s: float
     engines: int
     capacity_tokens: int
     in_use: Load
+    usage: float
+    kept: float
     fullest: float | None
     slow: float
     queue: float
+    waits: bool
     held_back: bool
 
 
@@ -99,14 +112,14 @@ class Fused:
         reporting = fleet.reporting(now, self._stale_after_s)
         capacity_tokens = sum(sample.kv_capacity_tokens or 0 for sample in reporting)
         if capacity_tokens and now - self.memory.at >= PERIOD_S - _EARLY_S:
-            pace = self.memory.pace or capacity_tokens / len(reporting) / FILLS_S
+            pace = self.memory.pace or max(FIRST_PACE, capacity_tokens / len(reporting) / FILLS_S)
             view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
             self.memory = _moved(self.memory, view, pace=pace, at=now)
         in_use = sum(demand.in_use, NOTHING)
         limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting), in_use=in_use)
         return PoolState(
             limits=limits or (UNLIMITED, UNLIMITED, UNLIMITED),
-            saturation=mean_usage(reporting) or 0.0,
+            saturation=min(1.0, max((mean_usage(reporting) or 0.0) / self._policy.theta, self.memory.busy / BUSY_FROM)),
             pressure_at=previous.pressure_at,
             reason="fused" if limits else "capacity-unknown",
             at=now,
@@ -134,10 +147,13 @@ class Fused:
             engines=len(reporting),
             capacity_tokens=capacity_tokens,
             in_use=in_use,
+            usage=mean_usage(reporting) or 0.0,
+            kept=math.exp((self.memory.at - now) / self._stale_after_s),
             fullest=max((sample.kv_usage for sample in reporting if sample.kv_usage is not None), default=None),
             slow=median(steps_s) / self._step_s if steps_s else 0.0,
             # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
             queue=(sum(lines) / len(lines) + max(lines)) / 2 * prompt_tokens / wanted_tokens if lines else 1.0,
+            waits=not waiting.empty,
             held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
         )
 
@@ -146,6 +162,7 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
     excess = max(view.slow, view.queue)
     if excess > 1 or view.held_back:
         pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, 1 - excess))
+    recent = max(view.in_use.tokens, memory.recent * view.kept)
     crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
     return FusedMemory(
         bias=_bias(memory.bias, view),
@@ -153,6 +170,9 @@ def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> Fused
         lean=min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue))),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
         engines=max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S)),
+        busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
+        recent=recent,
+        foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
         at=at,
     )
 
@@ -176,7 +196,8 @@ def _limits(
     if not capacity_tokens:
         return None
     sequences = float(policy.sequences_per_engine * engines)
-    whole = Load(policy.theta * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
+    share = max(0.0, policy.theta - memory.foreign)
+    whole = Load(share * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
     below = whole.scaled(1 - policy.headroom)
     missed = min(memory.engines / engines, in_use.share_of(whole) + policy.headroom)
     return whole.scaled(max(1.0, missed)), below, below

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from extproc.clock import LoopClock
-from extproc.config import FailurePolicy, PoolPolicy
+from extproc.config import ControllerName, FailurePolicy, PoolPolicy
 from extproc.config.schema import DEFAULT_QUEUES
 from extproc.control import PERIOD_S, ControlLoop
 from extproc.controllers.compose import PoolController
@@ -30,7 +30,8 @@ class _Pool:
         self.finished: list[Latency] = []
         self._fleet = Fleet(configured=(ENGINE,))
         self._changed: Callable[[], None] = lambda: None
-        own = PoolController(PoolPolicy(), queues=DEFAULT_QUEUES, failure=FailurePolicy())
+        both = PoolPolicy(controllers=(ControllerName.FIXED, ControllerName.WATERMARK))
+        own = PoolController(both, queues=DEFAULT_QUEUES, failure=FailurePolicy())
         self.loop = ControlLoop(controller or own, self, fleet=self, demand=self, clock=self.clock, initial=INITIAL)
 
     def publish(self, state: PoolState) -> None:

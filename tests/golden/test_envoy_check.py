@@ -288,8 +288,18 @@ def test_without_a_policy_a_wait_lasts_as_long_as_the_default_queues_allow(tmp_p
     ]
 
 
-def test_a_backstop_below_what_the_policy_may_admit(tmp_path: Path) -> None:
-    policy = "pools: [{fixed: {limit: {requests: 700}}}]"
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "fixed: {limit: {requests: 700}}",
+        "fused: {sequencesPerEngine: 350}, engines: {static: ['a:1', 'b:1']}",
+        "fixed: {sequencesPerEngine: 350}, engines: {static: ['a:1', 'b:1']}",
+        "controllers: [fixed, fused], fixed: {limit: {requests: 900}}, fused: {sequencesPerEngine: 700}, "
+        "engines: {static: ['a:1']}",
+    ],
+)
+def test_a_backstop_below_what_the_policy_may_admit(tmp_path: Path, pool: str) -> None:
+    policy = f"pools: [{{{pool}}}]"
     [finding] = [f for f in checked(tmp_path, unchanged, policy) if "max_requests" in f]
     assert finding.endswith(
         "expected at least 700, the requests that the policy may admit; got 600: "

@@ -17,7 +17,7 @@ from tests.support.gateway import CHAT, Gateway, gateway_of
 
 MESSAGES: list[MessageParam] = [{"role": "user", "content": [{"type": "text", "text": "Hello"}]}]
 MODEL = "llama-3-8b"
-POLICY = "pools: [{name: main, engines: {scrapeInterval: 50ms}}]\nretryAfter: {base: 1.3s}"
+POLICY = "pools: [{name: main, controllers: [watermark], engines: {scrapeInterval: 50ms}}]\nretryAfter: {base: 1.3s}"
 
 
 @asynccontextmanager

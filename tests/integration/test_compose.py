@@ -62,12 +62,12 @@ class Stack:
     def ask(self, priority: str = "P1") -> Reply:
         return call(f"{self.gateway}/v1/chat/completions", REQUEST, x_priority=priority, x_request_id=f"r-{priority}")
 
-    def ask_until(self, status: int, within_s: float = 10.0) -> Reply:
+    def ask_until(self, status: int, priority: str = "P1", within_s: float = 10.0) -> Reply:
         """Requests, one after the other, until one is answered so; the last answer if none was in time."""
         end = monotonic() + within_s
-        reply = self.ask()
+        reply = self.ask(priority)
         while reply.status != status and monotonic() < end:
-            reply = self.ask()
+            reply = self.ask(priority)
         return reply
 
     def force_kv_usage(self, usage: float | None) -> None:
@@ -128,7 +128,7 @@ def test_both_replicas_share_the_pool_and_see_both_engines(stack: Stack) -> None
 def test_an_overloaded_pool_refuses_with_429_and_says_when_to_come_back(stack: Stack) -> None:
     stack.force_kv_usage(0.95)
     try:
-        reply = stack.ask_until(429)
+        reply = stack.ask_until(429, "P2")
         assert reply.status == 429
         assert reply.headers["x-extproc-reason"] == "overload"
         assert 1 <= int(reply.headers["retry-after"]) <= 60

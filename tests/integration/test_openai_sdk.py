@@ -18,7 +18,7 @@ MESSAGES: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user",
 @asynccontextmanager
 async def sdk(*, retries: int) -> AsyncIterator[tuple[openai.AsyncOpenAI, Gateway]]:
     options = StackOptions(
-        policy="pools: [{name: main, engines: {scrapeInterval: 50ms}}]\nretryAfter: {base: 1.3s}",
+        policy="pools: [{name: main, controllers: [watermark], engines: {scrapeInterval: 50ms}}]\nretryAfter: {base: 1.3s}",
         engines=1,
         engine_args=("--speed", "20"),
     )

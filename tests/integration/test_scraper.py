@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from extproc.clock import LoopClock
-from extproc.config import EnginesPolicy, FailurePolicy, PoolPolicy
+from extproc.config import ControllerName, EnginesPolicy, FailurePolicy, PoolPolicy
 from extproc.config.schema import DEFAULT_QUEUES
 from extproc.config.section import Seconds
 from extproc.control import ControlLoop
@@ -299,7 +299,8 @@ async def test_a_gauge_over_the_watermark_changes_the_state_within_100_ms() -> N
     took: list[float] = []
     async with metrics_server() as server, _scraping(server.engine) as scraping:
         published = _Published()
-        controller = PoolController(PoolPolicy(), queues=DEFAULT_QUEUES, failure=FailurePolicy())
+        watermark = PoolPolicy(controllers=(ControllerName.WATERMARK,))
+        controller = PoolController(watermark, queues=DEFAULT_QUEUES, failure=FailurePolicy())
         loop = ControlLoop(
             controller,
             published,

@@ -12,7 +12,7 @@ from extproc.sim.stack import Stack, StackOptions
 from tests.support.gateway import CHAT, Gateway, gateway_of
 
 SHORT = {**CHAT, "max_tokens": 1, "stream": False}
-POLICY = "pools: [{name: main, engines: {scrapeInterval: 50ms}}]"
+POLICY = "pools: [{name: main, controllers: [fixed, watermark], engines: {scrapeInterval: 50ms}}]"
 FAST = StackOptions(policy=POLICY, engines=1, engine_args=("--speed", "20"))
 
 

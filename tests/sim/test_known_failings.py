@@ -17,7 +17,7 @@ from tests.support.closed_loop import closed_loop, poisson
 
 P0 = Priority.P0
 DEFAULT = Setup("default")
-"""`[fixed, watermark]`, as in a policy that does not speak of controllers."""
+"""Of a policy that does not speak of controllers."""
 
 
 def sweep(setup: Setup, rho: float) -> Result:

@@ -10,6 +10,7 @@ import pytest
 from extproc.config import (
     ControllerName,
     FailurePolicy,
+    FusedPolicy,
     FixedPolicy,
     LimitPolicy,
     OverridePolicy,
@@ -29,6 +30,12 @@ ENGINES = ("a:1", "b:2")
 MIX = Demand(offered_per_s=(15, 35, 50), mean_cost=Load(500, 1))
 
 
+def _classical(**fields: object) -> PoolPolicy:
+    """The pair of which tests know what it says."""
+    both = (ControllerName.FIXED, ControllerName.WATERMARK)
+    return PoolPolicy(controllers=both, **fields)  # type: ignore[arg-type]
+
+
 class _Bench:
     """A composition stepped by hand, with the engines as given."""
 
@@ -41,7 +48,7 @@ class _Bench:
         memory: Memory | None = None,
     ) -> None:
         self.controller = PoolController(
-            pool or PoolPolicy(), queues=queues, failure=failure or FailurePolicy(), memory=memory or Memory()
+            pool or _classical(), queues=queues, failure=failure or FailurePolicy(), memory=memory or Memory()
         )
         self.state = START
         self.samples: dict[str, EngineSample] = {}
@@ -85,7 +92,7 @@ def test_a_lost_engine_takes_its_capacity_with_it_at_once() -> None:
 
 
 def test_limits_take_the_minimum_and_the_reason_names_what_binds() -> None:
-    bench = _Bench(PoolPolicy(fixed=_requests(64)))
+    bench = _Bench(_classical(fixed=_requests(64)))
     bench.sees("a:1", at=0, usage=0.86)
     state = bench.step(0)
     assert state.limits[0] == Load(math.inf, 64)
@@ -131,13 +138,13 @@ def test_an_engine_gone_for_long_no_longer_counts_as_last_good() -> None:
 
 
 def test_blind_with_a_limit_from_the_policy_halves_that() -> None:
-    bench = _Bench(PoolPolicy(fixed=_requests(64)))
+    bench = _Bench(_classical(fixed=_requests(64)))
     assert bench.step(0).limits[0].slots == 64
     assert bench.step(5).limits[0].slots == 32
 
 
 def test_blind_never_closes_a_pool_of_one_slot() -> None:
-    bench = _Bench(PoolPolicy(fixed=_requests(1)))
+    bench = _Bench(_classical(fixed=_requests(1)))
     bench.step(0)
     assert bench.step(5).limits[0].slots == 1
 
@@ -160,6 +167,37 @@ def test_engines_that_do_not_tell_their_capacity_get_the_unknown_limit_too() -> 
     assert state.rejection == (0, 0, 0)
 
 
+def test_the_default_when_blind_admits_half_within_half_of_its_last_good_limit_at_the_last_pace() -> None:
+    bench = _Bench(PoolPolicy())
+    bench.sees("a:1", at=0)
+    seen = bench.step(0)
+    assert seen.pace is not None
+    state = bench.step(2)
+    assert state.limits == tuple(limit.scaled(0.5) for limit in seen.limits)
+    assert (state.rejection, state.reason, state.pace) == ((0, 0, 1), "engines-silent", seen.pace)
+    assert state.saturation >= state.pressure_at
+
+
+@pytest.mark.parametrize(
+    ("configured", "reason"), [(ENGINES, "capacity-unknown"), ((), "no-engines")], ids=["no capacity", "no engines"]
+)
+def test_the_default_knows_no_capacity_and_takes_the_unknown_limit(configured: tuple[str, ...], reason: str) -> None:
+    bench = _Bench(PoolPolicy())
+    bench.configured = configured
+    bench.sees("a:1", at=0, capacity=None)
+    state = bench.step(0)
+    assert state.limits == (Load(math.inf, 32),) * 3
+    assert (state.rejection, state.pace) == ((0, 0, 0), None)
+    assert reason in state.reason
+
+
+def test_a_limit_in_numbers_beside_the_default_binds() -> None:
+    bench = _Bench(PoolPolicy(controllers=(ControllerName.FIXED, ControllerName.FUSED), fixed=_requests(4)))
+    bench.sees("a:1", at=0)
+    assert bench.step(0).limits[0].slots == 4
+    assert bench.state.pace is not None
+
+
 def test_watermark_alone_when_blind_is_bounded_by_the_capacity_it_saw() -> None:
     bench = _Bench(PoolPolicy(controllers=(ControllerName.WATERMARK,)))
     bench.sees("a:1", at=0)
@@ -172,7 +210,7 @@ def test_no_engines_configured() -> None:
     bench.configured = ()
     assert bench.step(100).limits[0] == Load(math.inf, 32)
     assert bench.state.rejection == (0, 0, 0)
-    bench = _Bench(PoolPolicy(fixed=_requests(4)))
+    bench = _Bench(_classical(fixed=_requests(4)))
     bench.configured = ()
     assert bench.step(100).limits[0] == Load(math.inf, 4)
     assert bench.state.reason == "no-engines"
@@ -187,7 +225,7 @@ def test_a_frozen_engine_counts_as_silent() -> None:
 
 def test_the_override_beats_controllers_and_failure_rules() -> None:
     override = OverridePolicy(limit=LimitPolicy(requests=10), rejection=0.0)
-    bench = _Bench(PoolPolicy(override=override))
+    bench = _Bench(_classical(override=override))
     bench.sees("a:1", at=0, usage=0.99)
     assert bench.step(0).limits[0] == Load(math.inf, 10)
     assert bench.state.rejection == (0, 0, 0)
@@ -195,6 +233,13 @@ def test_the_override_beats_controllers_and_failure_rules() -> None:
     assert bench.state.limits[0] == Load(math.inf, 10)
     assert bench.state.rejection == (0, 0, 0)
     assert bench.state.reason == "engines-silent+override"
+
+
+def test_an_override_of_the_limit_lets_no_pace_hold_anybody_back() -> None:
+    bench = _Bench(PoolPolicy(override=OverridePolicy(limit=LimitPolicy(requests=10))))
+    bench.sees("a:1", at=0)
+    assert bench.step(0).limits[0] == Load(math.inf, 10)
+    assert bench.state.pace is None
 
 
 def _queues(*slots: int) -> tuple[QueuePolicy, ...]:
@@ -205,7 +250,7 @@ def _queues(*slots: int) -> tuple[QueuePolicy, ...]:
 
 
 def test_reserved_slots_add_up_downwards() -> None:
-    bench = _Bench(PoolPolicy(fixed=_requests(20)), queues=_queues(4, 2, 0))
+    bench = _Bench(_classical(fixed=_requests(20)), queues=_queues(4, 2, 0))
     bench.sees("a:1", at=0)
     assert [load.slots for load in bench.step(0).reserved] == [4, 6, 6]
     assert bench.state.reserved[0].tokens == 0, "a limit in requests leaves tokens alone"
@@ -219,7 +264,7 @@ def test_reserved_slots_in_a_pool_of_tokens_are_mean_requests_as_last_known() ->
 
 
 def test_reserved_slots_never_exceed_the_limit() -> None:
-    bench = _Bench(PoolPolicy(fixed=_requests(3)), queues=_queues(4, 2, 0))
+    bench = _Bench(_classical(fixed=_requests(3)), queues=_queues(4, 2, 0))
     bench.sees("a:1", at=0)
     assert bench.step(0).reserved[1].slots == 3
 
@@ -252,14 +297,14 @@ def test_memory_survives_a_reload() -> None:
 
 
 def test_uniform_shedding_becomes_lowest_first_while_blind() -> None:
-    bench = _Bench(PoolPolicy(watermark=WatermarkPolicy(shed=ShedOrder.UNIFORM)))
+    bench = _Bench(_classical(watermark=WatermarkPolicy(shed=ShedOrder.UNIFORM)))
     bench.step(0)
     assert bench.step(5).rejection == (0, 0, 1)
 
 
-def test_fused_goes_on_with_nearly_all_it_had_while_no_engine_reports() -> None:
+def test_fused_goes_on_with_as_much_of_what_it_had_as_the_policy_says_while_no_engine_reports() -> None:
     """It counts what it lets in, and the count has not become worse. Nobody is refused for it."""
-    bench = _Bench(PoolPolicy(controllers=(ControllerName.FUSED,)))
+    bench = _Bench(PoolPolicy(fused=FusedPolicy(blind=0.9)))
     bench.sees("a:1", at=0)
     bench.sees("b:2", at=0)
     seen = bench.step(0)

@@ -16,6 +16,7 @@ from extproc.controllers.fused import (
     CROWD_S,
     DEPTHS,
     FILLS_S,
+    FIRST_PACE,
     LEANS,
     LEAST_LEAN,
     PERIOD_S,
@@ -26,7 +27,7 @@ from extproc.fleet import EngineSample, Fleet
 from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
-CAPACITY = 16_000
+CAPACITY = 64_000
 POLICY = FusedPolicy(theta=0.9, headroom=0.1, sequences_per_engine=100, backlog_s=Seconds(0.2), tpot_share=0.5)
 STEP_S = 0.03
 """Half of the 60 ms that a pool has as target where it says none."""
@@ -82,12 +83,12 @@ class _Bench:
 
 
 def test_it_starts_with_its_share_of_tokens_and_sequences_and_leaves_p0_its_headroom() -> None:
-    state = _Bench().step(usage=(0.1, 0.1))
+    state = _Bench().step(usage=(0.0, 0.0))
     whole, below, lowest = state.limits
     assert whole == Load(0.9 * 2 * CAPACITY, 200)
     assert below == lowest == whole.scaled(0.9)
     assert state.rejection == (0, 0, 0)
-    assert (state.saturation, state.reason, state.engines_reporting) == (0.1, "fused", 2)
+    assert (state.reason, state.engines_reporting) == ("fused", 2)
 
 
 def test_the_first_pace_fills_the_caches_in_a_given_time_and_a_lost_engine_takes_its_part() -> None:
@@ -119,6 +120,14 @@ def test_p0_gets_nothing_of_an_engine_whose_requests_have_ended_with_it() -> Non
     assert bench.step(usage=(0.1,)).limits[0].slots == 100
 
 
+def test_a_card_with_little_left_for_a_cache_prefills_as_fast_as_another() -> None:
+    law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
+    sample = EngineSample("e:0", at=0.0, kv_usage=0.0, kv_capacity_tokens=8000)
+    state = law.step(0.0, Fleet(("e:0",), {"e:0": sample}), demand=Demand(), previous=START)
+    assert state.pace is not None
+    assert state.pace.tokens_per_s == pytest.approx(FIRST_PACE)
+
+
 def test_without_a_capacity_it_says_nothing() -> None:
     law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
     fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=0.0, kv_usage=0.5)})
@@ -127,9 +136,9 @@ def test_without_a_capacity_it_says_nothing() -> None:
 
 
 def test_the_fullest_engine_tells_what_a_counted_token_takes() -> None:
-    """Of 16,000 counted tokens in two engines one holds 0.6 of its cache: at that, all would hold 19,200."""
+    """Of 64,000 counted tokens in two engines one holds 0.6 of its cache: at that, all would hold 76,800."""
     bench = _Bench()
-    bench.holds(16_000)
+    bench.holds(64_000)
     bench.step(10 * ONE_S, usage=(0.4, 0.6))
     assert bench.law.memory.bias == pytest.approx(1.2, rel=1e-3)
     assert bench.state.limits[0].tokens == pytest.approx(0.9 * 2 * CAPACITY / 1.2, rel=1e-3)
@@ -137,7 +146,7 @@ def test_the_fullest_engine_tells_what_a_counted_token_takes() -> None:
 
 def test_it_believes_bad_news_sooner_than_good() -> None:
     bench = _Bench()
-    bench.holds(8000)
+    bench.holds(32_000)
     bench.step(ONE_S, usage=(0.75,))
     risen = bench.law.memory.bias - 1
     assert risen == pytest.approx(0.5 * (1 - (1 - PERIOD_S / BIAS_RISES_S) ** ONE_S), rel=0.1)
@@ -148,16 +157,34 @@ def test_it_believes_bad_news_sooner_than_good() -> None:
 def test_the_last_of_a_crowd_teach_nothing() -> None:
     """They are the longest, of which the cache holds more than was expected."""
     bench = _Bench()
-    bench.holds(1000)
+    bench.holds(4000)
     bench.step(10 * ONE_S, usage=(0.09,))
     assert bench.law.memory.bias == 1
+
+
+def test_what_nobody_counted_leaves_less_room() -> None:
+    """Half of the cache is full of what was sent before a restart, or by others."""
+    state = _Bench().step(usage=(0.4, 0.6))
+    assert state.limits[0] == Load((0.9 - 0.5) * 2 * CAPACITY, 200)
+    assert _Bench().step(usage=(0.95,)).limits[0].tokens == 0
+
+
+def test_engines_show_for_a_while_what_has_ended_here_already() -> None:
+    bench = _Bench()
+    bench.holds(48_000)
+    bench.step(usage=(0.7,))
+    bench.holds(0)
+    bench.step(2, usage=(0.7,))
+    assert bench.state.limits[0].tokens == pytest.approx(0.9 * CAPACITY, rel=0.01)
+    bench.step(5 * ONE_S, usage=(0.7,))
+    assert bench.state.limits[0].tokens == pytest.approx(0.2 * CAPACITY, rel=0.05)
 
 
 def test_whom_the_pace_holds_back_it_is_sought_for() -> None:
     bench = _Bench()
     bench.step()
     before = bench.rate
-    bench.holds(4000, waiting=5)
+    bench.holds(16_000, waiting=5)
     bench.step(5 * ONE_S)
     assert bench.rate > 1.5 * before
 
@@ -173,22 +200,23 @@ def test_else_it_stays(held: float) -> None:
 
 
 def test_a_line_in_the_engines_slows_the_pace_at_once_and_for_good_where_it_stays() -> None:
-    """The backlog wanted is 0.2 s of 1000 tokens a second: two requests of 100 in the engine's line."""
+    """The backlog wanted is 0.2 s of 4000 tokens a second: eight requests of 100 in the engine's line."""
     bench = _Bench()
     bench.step()
-    bench.step(lines=(2,))
-    assert bench.rate == pytest.approx(1000)
-    bench.step(lines=(20,))
-    assert bench.rate == pytest.approx(1000 * LEAST_LEAN, rel=0.02)
+    assert bench.rate == pytest.approx(4000)
+    bench.step(lines=(8,))
+    assert bench.rate == pytest.approx(4000)
+    bench.step(lines=(80,))
+    assert bench.rate == pytest.approx(4000 * LEAST_LEAN, rel=0.02)
     before = bench.law.memory.pace or 0.0
-    bench.step(2 * ONE_S, lines=(3,))
+    bench.step(2 * ONE_S, lines=(12,))
     assert (bench.law.memory.pace or 0.0) < before * math.exp(-SEEKS_PER_S * 2 * 0.5)
 
 
 def test_a_line_in_one_of_many_counts_half() -> None:
     bench = _Bench()
-    bench.step(usage=(0.1,) * 10, lines=(4, *[0] * 9))
-    assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (0.4 + 4) / 2 / 2))
+    bench.step(usage=(0.1,) * 10, lines=(16, *[0] * 9))
+    assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (1.6 + 16) / 2 / 8))
 
 
 def test_an_old_line_says_nothing() -> None:
@@ -203,11 +231,29 @@ def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
     bench = _Bench()
     bench.step()
     bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
-    assert bench.law.memory.pace == pytest.approx(1000 * math.exp(-SEEKS_PER_S * 2 * 0.5), rel=0.02)
+    assert bench.law.memory.pace == pytest.approx(4000 * math.exp(-SEEKS_PER_S * 2 * 0.5), rel=0.02)
     assert bench.law.memory.crowd == pytest.approx(math.exp(-2 * 0.5 / CROWD_S), rel=0.02)
     assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
     bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
     assert bench.law.memory.crowd == 1
+
+
+def test_pressure_is_that_somebody_waits_all_the_time() -> None:
+    bench = _Bench()
+    bench.holds(32_000, waiting=1)
+    bench.step(2 * ONE_S)
+    assert bench.state.saturation < 1, "a burst"
+    bench.step(2 * ONE_S)
+    assert bench.state.saturation == 1
+    bench.holds(60_000)
+    bench.step(ONE_S)
+    assert bench.state.saturation < 1, "it is full, as it shall be, and nobody waits"
+
+
+def test_engines_as_full_as_they_shall_be_are_pressure_whoever_fills_them() -> None:
+    bench = _Bench()
+    assert bench.step(usage=(0.45,)).saturation == pytest.approx(0.5)
+    assert bench.step(usage=(0.95,)).saturation == 1
 
 
 def test_one_slow_engine_of_three_is_not_the_pool() -> None:
@@ -224,7 +270,7 @@ def test_one_slow_engine_of_three_is_not_the_pool() -> None:
 
 def test_it_moves_at_its_own_rate_whatever_rate_it_is_called_at() -> None:
     bench = _Bench()
-    bench.holds(8000)
+    bench.holds(32_000)
     bench.step(usage=(0.75,))
     once = bench.law.memory
     fleet = Fleet(("e:0",), {"e:0": EngineSample("e:0", at=bench.now, kv_usage=0.9, kv_capacity_tokens=CAPACITY)})

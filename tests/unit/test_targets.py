@@ -19,18 +19,21 @@ PACED = PoolState(limits=(LIMIT,) * 3, engines_reporting=2, pace=Pace(10_000.0, 
 
 
 def _pool(**fields: object) -> PoolPolicy:
-    return PoolPolicy(**{"controllers": FUSED, **fields})  # type: ignore[arg-type]
+    targets = {P1: TargetPolicy(ttft_s=Seconds(2), tpot_s=Seconds(0.05)), P2: TargetPolicy()}
+    return PoolPolicy(**{"controllers": FUSED, "targets": targets, **fields})  # type: ignore[arg-type]
 
 
-def test_what_is_stated_holds_and_the_rest_has_defaults() -> None:
-    pool = _pool(targets={P1: TargetPolicy(ttft_s=Seconds(2), tpot_s=Seconds(0.05)), P2: TargetPolicy()})
-    assert enforced_first_token_s(pool) == (1.0, 2.0, 10.0)
+def test_nobody_is_late_for_a_promise_that_nobody_gave() -> None:
+    pool = _pool()
+    assert enforced_first_token_s(pool) == (math.inf, 2.0, math.inf)
     assert per_token_s(pool) == 0.05
-    assert per_token_s(_pool()) == 0.06
+    assert per_token_s(_pool(targets={})) == 0.06
 
 
 @pytest.mark.parametrize(
-    "pool", [_pool(fused=FusedPolicy(refuse_late=False)), PoolPolicy()], ids=["told not to", "others"]
+    "pool",
+    [_pool(fused=FusedPolicy(refuse_late=False)), _pool(controllers=(ControllerName.FIXED,))],
+    ids=["told not to", "others"],
 )
 def test_elsewhere_the_late_are_served_as_well(pool: PoolPolicy) -> None:
     assert enforced_first_token_s(pool) == (math.inf,) * 3

@@ -98,6 +98,20 @@ def test_header_names_are_lowered() -> None:
     assert policy.trust.headers == ("x-priority",)
 
 
+@pytest.mark.parametrize(
+    ("pool", "controllers"),
+    [
+        ("{}", ["fused"]),
+        ("{vegas: {alpha: 0.2}}", ["fused"]),
+        ("{fixed: {limit: {requests: 4}}}", ["fixed", "watermark"]),
+        ("{watermark: {high: 0.8}}", ["fixed", "watermark"]),
+        ("{fixed: {limit: {requests: 4}}, controllers: [fused]}", ["fused"]),
+    ],
+)
+def test_a_limit_that_is_written_down_holds(pool: str, controllers: list[str]) -> None:
+    assert list(parse_policy(f"pools: [{pool}]").pools[0].controllers) == controllers
+
+
 def test_a_limit_is_auto_or_numbers() -> None:
     one = "{name: a, models: [a], fixed: {limit: {requests: 64}}}"
     policy = parse_policy(f"pools: [{one}, {{name: b, models: [b], fixed: {{limit: {{tokens: 9}}}}}}]")
