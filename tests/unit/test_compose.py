@@ -10,8 +10,8 @@ import pytest
 from extproc.config import (
     ControllerName,
     FailurePolicy,
-    FusedPolicy,
     FixedPolicy,
+    FusedPolicy,
     LimitPolicy,
     OverridePolicy,
     PoolPolicy,
