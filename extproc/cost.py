@@ -6,10 +6,10 @@ does not parse is costed by its length; the engine, not we, tells the client wha
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeGuard
 
 import msgspec
-from msgspec.structs import replace
 
 from extproc.config import CostPolicy
 from extproc.model import Cost
@@ -99,32 +99,56 @@ def read_body(body: bytes, policy: CostPolicy) -> BodyFacts | None:
         read = (_outline_decoder if _too_many_values(body) else _decoder).decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    maxima = [read.max_completion_tokens, read.max_tokens, read.max_output_tokens]
-    facts = BodyFacts(
+    whole = read if isinstance(read, _Body) else None
+    answers = max(_answers(read.n), _answers(read.best_of))
+    return BodyFacts(
         model=read.model if isinstance(read.model, str) else None,
-        prompt_tokens=_prompt_tokens(read, policy) if isinstance(read, _Body) else None,
-        max_output_tokens=next((most for most in maxima if _is_count(most)), None),
-        sequences=(_prompts(read.prompt) if isinstance(read, _Body) else 1)
-        * max(_answers(read.n), _answers(read.best_of)),
+        prompt_tokens=None if whole is None else _prompt_tokens(whole, policy),
+        max_output_tokens=_first_count(_maxima(read)) if whole is None else _most_output(whole),
+        sequences=answers if whole is None else max(_prompts(whole.prompt) * answers, _native_sequences(whole)),
         service_tier=read.service_tier if isinstance(read.service_tier, str) else None,
         stream=read.stream is True,
     )
-    if isinstance(read, _Body) and isinstance(read.sampling_params, dict):
-        return _with_native(facts, read, read.sampling_params)
-    return facts
 
 
-def _with_native(facts: BodyFacts, read: _Body, sampling: dict[str, object]) -> BodyFacts:
-    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`.
+def _maxima(read: _Body | _Outline) -> tuple[object, ...]:
+    return read.max_completion_tokens, read.max_tokens, read.max_output_tokens
 
-    Other engines skip that member, which costs a client nothing to add: beside a prompt of theirs the larger is believed.
+
+def _most_output(read: _Body) -> int | None:
+    """The bound on an answer that its engine reads: each API has its own, and its own prompt.
+
+    An engine skips what is not its API's, which costs a client nothing to add: of several prompts the largest bound is
+    believed, and none where one has none.
     """
-    stated = sampling.get("max_new_tokens")
-    most = stated if _is_count(stated) else None
-    if _first(read.messages, read.prompt, read.input) is not None:
-        most = None if most is None or facts.max_output_tokens is None else max(most, facts.max_output_tokens)
-    sequences = _prompts(_first(_prompt_text(read), read.input_ids)) * _answers(sampling.get("n"))
-    return replace(facts, max_output_tokens=most, sequences=max(sequences, facts.sequences))
+    stated = []
+    if read.messages is not None:
+        # OpenAI's chat goes by the first of the two, Anthropic's messages by the second.
+        stated.append(max(filter(_is_count, (read.max_completion_tokens, read.max_tokens)), default=None))
+    if read.prompt is not None or read.text_input is not None:
+        stated.append(_first_count((read.max_tokens,)))
+    if read.input is not None:
+        stated.append(_first_count((read.max_output_tokens,)))
+    if isinstance(read.sampling_params, dict) and _native_prompt(read) is not None:
+        stated.append(_first_count((read.sampling_params.get("max_new_tokens"),)))
+    if not stated:
+        return _first_count(_maxima(read))
+    known = [most for most in stated if most is not None]
+    return max(known) if len(known) == len(stated) else None
+
+
+def _first_count(values: Iterable[object]) -> int | None:
+    return next((value for value in values if _is_count(value)), None)
+
+
+def _native_prompt(read: _Body) -> object:
+    """SGLang's own API: one prompt or several in `text` or `input_ids`, the rest in `sampling_params`."""
+    return _first(_prompt_text(read), read.input_ids)
+
+
+def _native_sequences(read: _Body) -> int:
+    sampling = read.sampling_params
+    return _prompts(_native_prompt(read)) * _answers(sampling.get("n")) if isinstance(sampling, dict) else 1
 
 
 def _prompt_text(read: _Body) -> object:

@@ -56,8 +56,8 @@ def state_document(
 def _tenant(tenant: TenantSnapshot) -> dict[str, Json]:
     return {
         "name": tenant.name,
-        "tokens_per_minute": _number(tenant.quota.tokens_per_s * 60),
-        "requests_per_minute": _number(tenant.quota.requests_per_s * 60),
+        "tokens_per_minute": _number(round(tenant.quota.tokens_per_s * 60, 3)),
+        "requests_per_minute": _number(round(tenant.quota.requests_per_s * 60, 3)),
         "burst_s": tenant.quota.burst_s,
         "tokens_left": _number(tenant.tokens_left),
         "requests_left": _number(tenant.requests_left),

@@ -149,7 +149,7 @@ class Scraper:
         return tuple(_status(target, self._engines.get(target.name), now) for target in self._discovery.targets)
 
     async def run(self) -> None:
-        """Until cancelled. No engine's misbehaviour ends it."""
+        """Until cancelled, and again whenever it is called again. No engine's misbehaviour ends it."""
         connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
         session = aiohttp.ClientSession(
             connector=connector,
@@ -158,15 +158,19 @@ class Scraper:
             auto_decompress=False,  # a page that comes compressed all the same must not unpack to more than its cap
             timeout=aiohttp.ClientTimeout(total=None),
         )
-        async with session, asyncio.TaskGroup() as tasks:
-            while True:
-                self._changed.clear()
-                self._reconcile(session, tasks)
-                if self._discovery.moves:
-                    tasks.create_task(self._refresh(session, tasks), name="resolve")
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(REFRESH_S if self._discovery.moves else None):
-                        await self._changed.wait()
+        try:
+            async with session, asyncio.TaskGroup() as tasks:
+                while True:
+                    self._changed.clear()
+                    self._reconcile(session, tasks)
+                    if self._discovery.moves:
+                        tasks.create_task(self._refresh(session, tasks), name="resolve")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(REFRESH_S if self._discovery.moves else None):
+                            await self._changed.wait()
+        finally:
+            for engine in self._engines.values():  # whoever runs it again begins anew with those it knows
+                engine.client = engine.task = None
 
     async def _refresh(self, session: aiohttp.ClientSession, tasks: asyncio.TaskGroup) -> None:
         """Beside the rest: a name that takes its time holds nobody up."""
@@ -184,9 +188,10 @@ class Scraper:
                     engine.task.cancel()
                 left[name] = self._engines.pop(name)
         for name, target in targets.items():
-            if name in self._engines:
+            known = self._engines.get(name)
+            if known is not None and (known.task is not None or not target.address):
                 continue
-            engine = self._engines[name] = _Engine(target, read, stale_after_s=self._stale_after_s)
+            engine = self._engines[name] = known or _Engine(target, read, stale_after_s=self._stale_after_s)
             if name in left and left[name].target == target:
                 engine.sample = left[name].sample  # of the same engine, until it has been read the new way
             if not target.address:

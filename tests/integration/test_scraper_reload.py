@@ -109,3 +109,17 @@ async def test_a_name_keeps_its_addresses_when_others_join() -> None:
             held.set()
             await log.until(lambda: log.of(name).count("ok") >= seen + 4)
             assert scraper.fleet().configured == (name,)
+
+
+async def test_a_scraper_that_was_stopped_scrapes_again_when_it_is_run_again() -> None:
+    """A replica that took the lead for the second time never looked at an engine, and all of them counted as silent."""
+    async with metrics_server() as server:
+        log = ScrapeLog()
+        clock = LoopClock(asyncio.get_running_loop())
+        scraper = Scraper(engines(server.engine), stale_after_s=1.0, observer=log, clock=clock)
+        for times in range(1, 4):
+            task = asyncio.create_task(scraper.run())
+            await log.until(lambda seen=2 * times: log.of(server.engine).count("ok") >= seen, within_s=2.0)  # type: ignore[misc]
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            assert scraper.fleet().samples, "what it knew it shows until it is too old"

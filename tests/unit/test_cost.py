@@ -8,7 +8,6 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from extproc.config import CostPolicy
 from extproc.cost import estimate, read_body, surely_too_large, unread_length
@@ -269,11 +268,28 @@ def test_a_length_that_no_context_has_is_costed_as_the_longest(length: int) -> N
 def test_a_member_that_an_engine_skips_hides_nothing_from_it() -> None:
     """With an empty `sampling_params` 128 answers cost as much as one, and rules on the model did not hold."""
     openai = {"model": "large", "messages": [], "n": 128, "max_tokens": 900, "service_tier": "flex"}
-    assert facts(**openai, sampling_params={}) == replace(facts(**openai), max_output_tokens=None)
-    assert facts(**openai, sampling_params={"max_new_tokens": 1, "n": 1}) == facts(**openai)
-    assert facts(prompt="x", sampling_params={"max_new_tokens": 1}).max_output_tokens is None
+    for skipped in ({}, {"max_new_tokens": 1, "n": 1}):
+        assert facts(**openai, sampling_params=skipped) == facts(**openai)
 
 
-def test_a_prompt_that_an_engine_skips_hides_nothing_from_it() -> None:
+@pytest.mark.parametrize(
+    ("prompt", "read", "skipped"),
+    [
+        ("messages", "max_completion_tokens", "max_output_tokens"),
+        ("messages", "max_tokens", "max_output_tokens"),
+        ("prompt", "max_tokens", "max_completion_tokens"),
+        ("text_input", "max_tokens", "max_completion_tokens"),
+        ("input", "max_output_tokens", "max_tokens"),
+    ],
+)
+def test_a_bound_of_another_api_bounds_nothing(prompt: str, read: str, skipped: str) -> None:
+    """With one more member any answer cost as one of a single token."""
+    assert facts(**{prompt: "x", read: 900, skipped: 1}).max_output_tokens == 900
+    assert facts(**{prompt: "x", skipped: 1}).max_output_tokens is None
+
+
+def test_of_several_prompts_the_dearest_is_believed() -> None:
     found = facts(text=["a", "b"], messages=[], max_tokens=1, sampling_params={"n": 4, "max_new_tokens": 900})
     assert (found.sequences, found.max_output_tokens) == (8, 900)
+    assert facts(messages=[], max_tokens=1, input="x").max_output_tokens is None
+    assert facts(messages=[], max_tokens=900, max_completion_tokens=1).max_output_tokens == 900, "as Anthropic's"

@@ -98,6 +98,13 @@ def test_tenants_that_have_a_quota() -> None:
     assert document()["tenants"] == []
 
 
+def test_a_quota_is_said_as_it_was_written() -> None:
+    """It said 1000000.0000000001."""
+    quota = Allowance(tokens_per_s=1_000_000 / 60, requests_per_s=7 / 60)
+    [tenant] = document(service(tenants=(TenantSnapshot("team-a", quota, tokens_left=1, requests_left=1),)))["tenants"]
+    assert (tenant["tokens_per_minute"], tenant["requests_per_minute"]) == (1_000_000, 7)
+
+
 def test_numbers_that_json_lacks_are_null() -> None:
     broken = replace(POOL, state=replace(POOL.state, saturation=float("nan")))
     assert document(service(pools=(broken,), loop_lag_s=float("inf")))["pools"][0]["saturation"] is None
