@@ -164,6 +164,14 @@ class Service:
         )
 
 
+def _tame_the_collector() -> None:
+    """A hundred thousand objects live as long as we: each full collection stopped the loop for 60 ms, so they are set apart.
+    And requests leave hardly any cycles: looked for every 700 objects, as by default, they cost 3 % of all requests."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 1_000)
+
+
 async def serve_until_signalled(options: ServeOptions) -> None:
     """Reads the policy, serves, and stops on SIGTERM or SIGINT; a second signal ends the process at once.
 
@@ -173,8 +181,7 @@ async def serve_until_signalled(options: ServeOptions) -> None:
     policy = load_policy(options.policy_file)
     stop = asyncio.Event()
     service = Service(options, policy, LoopClock(loop))
-    gc.collect()
-    gc.freeze()  # a hundred thousand objects that live as long as we: each full collection stopped the loop for 60 ms
+    _tame_the_collector()
     loop.add_signal_handler(signal.SIGHUP, service.reload)
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, _stopper(stop, loop))

@@ -16,7 +16,6 @@ import os
 import select
 import socket
 import stat
-from dataclasses import dataclass
 from urllib.parse import unquote
 
 _FDS = "/proc/self/fd"
@@ -28,22 +27,24 @@ _DYING_S = 0.25
 """Unix sockets: streams that end within this time of a connection's death are taken for its own."""
 
 
-@dataclass(frozen=True, slots=True)
 class _Socket:
     """A descriptor that grpc owns, and the inode that it had: a closed number is soon used for another file."""
 
-    fd: int
-    inode: int
+    __slots__ = ("_fd", "_inode", "_poll")
+
+    def __init__(self, fd: int, inode: int) -> None:
+        self._fd = fd
+        self._inode = inode
+        self._poll = select.poll()
+        self._poll.register(fd, _RDHUP)
 
     def gone(self) -> bool:
         try:
-            if os.fstat(self.fd).st_ino != self.inode:
+            if os.fstat(self._fd).st_ino != self._inode:
                 return True
         except OSError:
             return True
-        poll = select.poll()
-        poll.register(self.fd, _RDHUP)
-        return any(events & _GONE for _, events in poll.poll(0))
+        return any(events & _GONE for _, events in self._poll.poll(0))
 
 
 class Connections:
