@@ -3,7 +3,7 @@
 At the loss one replica may hold all of the limit and another nothing. So each may at once admit what keeps it within its
 share, but what it holds less than its share it takes up only as fast as the others can be expected to give theirs up:
 evenly over two mean holds. Until then it replaces what ends. The sum over all replicas so stays within the limit that they
-last heard of, wherever the load was.
+last heard of, wherever the load was. For P0 the margin in the shares comes by and by, too: it waits for no other's end.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from extproc.capacity import fits
-from extproc.model import Load, PoolState, Priority
+from extproc.model import Load, PoolState, Priority, least
 from extproc.ports import Want
 
 SHARE = 0.9
@@ -25,7 +25,9 @@ def alone(state: PoolState, base: Load, *, replicas: int, for_s: float, hold_s: 
     """The limits of one of `replicas` that was cut off `for_s` ago and held `base` then. P2 is refused."""
     part = SHARE / max(1, replicas)
     risen = min(1.0, for_s / (HOLDS * hold_s))
-    p0, p1, p2 = (_risen(base, limit.scaled(part), risen) for limit in state.limits)
+    first, *others = (limit.scaled(part) for limit in state.limits)
+    p0 = _between(least(base, first.scaled(1 / SHARE)), first, risen)
+    p1, p2 = (_between(least(base, share), share, risen) for share in others)
     r0, r1, r2 = (load.scaled(part) for load in state.reserved)
     return replace(
         state,
@@ -48,10 +50,10 @@ def admissible_alone(wants: Sequence[Want], in_use: Sequence[Load], ghosts: Load
     return len(wants)
 
 
-def _risen(base: Load, share: Load, risen: float) -> Load:
-    return Load(_toward(base.tokens, share.tokens, risen), _toward(base.slots, share.slots, risen))
+def _between(start: Load, share: Load, risen: float) -> Load:
+    return Load(_toward(start.tokens, share.tokens, risen), _toward(start.slots, share.slots, risen))
 
 
-def _toward(base: float, share: float, risen: float) -> float:
-    """Down at once, up by and by; an unbounded share is no bound."""
-    return share if base >= share or share == math.inf else base + (share - base) * risen
+def _toward(start: float, share: float, risen: float) -> float:
+    """An unbounded share is no bound."""
+    return share if share == math.inf else start + (share - start) * risen

@@ -197,7 +197,8 @@ class Demand:
     `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
     `drain_per_s`: load ended per second (None while too little has ended to say);
     `mean_cost`: of requests offered lately (`NOTHING` while there were none);
-    `latencies`: of what has finished since the step before this one, in order: each is told to one step only.
+    `latencies`: of what has finished since the step before this one, in order: each is told to one step only;
+    `whole`: it is the traffic of all replicas, not of one of them that cannot hear the others.
     """
 
     offered_per_s: tuple[float, float, float] = (0.0, 0.0, 0.0)
@@ -206,6 +207,7 @@ class Demand:
     drain_per_s: Load | None = None
     mean_cost: Load = NOTHING
     latencies: tuple[Latency, ...] = ()
+    whole: bool = True
 
 
 class Pace(Struct, frozen=True, gc=False):

@@ -47,12 +47,15 @@ class Prefills:
         """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
         not could, inf where all may.
 
-        A prompt's own length does not count: one longer than the depth would wait for ever.
+        What P1 and P2 send must fit as a whole, or find nothing before it where it is longer than the depth: the next P0 stands
+        behind all of it. For P0 only what is before it counts.
         """
         left = self.left(now, pace)
         count = 0
         for priority, prompt_tokens in wants:
-            if (over := left - pace.depths[priority]) > 0:
+            depth = pace.depths[priority]
+            own = 0.0 if priority is Priority.P0 else min(prompt_tokens, depth)
+            if (over := left + own - depth) > 0:
                 return count, now + over / pace.tokens_per_s + AGAIN_S
             left += prompt_tokens
             count += 1

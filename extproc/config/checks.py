@@ -101,7 +101,6 @@ RANGES: dict[tuple[type[Struct], str], Range] = {
     (FusedPolicy, "headroom"): Range("a number from 0 to 0.5", least=0, most=0.5),
     (FusedPolicy, "sequences_per_engine"): _COUNT_FROM_1,
     (FusedPolicy, "tpot_share"): _SHARE_ABOVE_0,
-    (FusedPolicy, "blind"): _SHARE_ABOVE_0,
     (FusedPolicy, "backlog_s"): _LONGER_THAN_0,
     (OverridePolicy, "rejection"): _SHARE,
     (QuotaPolicy, "tokens_per_minute"): _COUNT_FROM_1,

@@ -121,9 +121,6 @@ class FusedPolicy(Section, frozen=True):
     backlog_s: Seconds = field(name="backlog", default=Seconds(0.2))
     """Prompts that may wait in the engines, in seconds of their work: the longer, the fuller the engines and the later the
     first tokens. Default 200ms."""
-    blind: float | None = None
-    """Share of the last limits that stays in force while no engine reports, and nobody is refused for it: what is let in is
-    counted all the same. Above 0, to 1. Default: `failure.capacity` and `failure.rejection`, as for all controllers."""
     refuse_late: bool = True
     """A request whose first token would come after the `targets.ttft` stated for its priority does not wait any longer, and is
     refused. False: it is served late. Default true."""

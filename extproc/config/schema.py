@@ -100,7 +100,8 @@ class FailurePolicy(Section, frozen=True):
     rejection: float = 0.5
     """Share of newcomers refused while no engine reports, lowest priority first. Default 0.5."""
     capacity: float = 0.5
-    """Share of the last good limit in force while no engine reports. Default 0.5."""
+    """Share of the last good limit in force for P1 and P2 while no engine reports: of its KV tokens, or of its requests where it
+    counts no tokens. P0 keeps all of it. Default 0.5."""
     unknown_limit: LimitPolicy = LimitPolicy(requests=32)
     """A pool's limit while its capacity has never been seen. Default {requests: 32}."""
 

@@ -5,10 +5,10 @@ Order and meaning:
 
 1. Limits take the minimum, rejections and saturation the maximum; the reason names what binds.
 2. No engines configured: the members' limit, or `failure.unknownLimit` where they know none; nobody is refused.
-3. Engines configured, none reporting: `failure.rejection` of the newcomers, lowest priority first, within
-   `failure.capacity` x the last good limit; `failure.unknownLimit` where no capacity was ever seen. Until the first
-   answers can have come (`failure.staleAfter` from the first step) nobody is refused: not having asked is no outage.
-   With `fused.blind`, that share of the last good limit instead, and nobody is refused for it.
+3. Engines configured, none reporting: `failure.rejection` of the newcomers, lowest priority first. The last good limit
+   stays P0's; P1 and P2 have `failure.capacity` x its KV tokens, or x its requests where it knows no tokens.
+   `failure.unknownLimit` where no capacity was ever seen. Until the first answers can have come (`failure.staleAfter`
+   from the first step) nobody is refused: not having asked is no outage.
 4. The override comes last: it is how an operator overrules everything above, failure rules included.
 """
 
@@ -133,13 +133,16 @@ def _each(pick: Callable[[Load, Load], Load], a: Limits, b: Limits) -> Limits:
     return pick(a[0], b[0]), pick(a[1], b[1]), pick(a[2], b[2])
 
 
-def _share(limits: Limits, share: float) -> Limits:
-    return _shrunk(limits[0], share), _shrunk(limits[1], share), _shrunk(limits[2], share)
+def _blindly(limits: Limits, share: float) -> Limits:
+    """P0's limit whole, of the others' a share. What grows unseen is what a cache holds; how many run is counted."""
+    return limits[0], _shrunk(limits[1], share), _shrunk(limits[2], share)
 
 
 def _shrunk(limit: Load, share: float) -> Load:
-    """A share of a limit, but never less than the one slot without which nothing could ever run."""
-    return Load(limit.tokens * share, max(min(1.0, limit.slots), limit.slots * share))
+    """Never less than the one slot without which nothing could ever run."""
+    if limit.tokens < math.inf:
+        return Load(limit.tokens * share, limit.slots)
+    return Load(limit.tokens, max(min(1.0, limit.slots), limit.slots * share))
 
 
 def reserve(queues: Sequence[QueuePolicy], limit: Load, slot_tokens: float) -> Limits:
@@ -240,12 +243,10 @@ class PoolController:
         if not memory.seen and now - started_at <= failure.stale_after_s:
             limits = limits if known else self._unknown()
             return replace(state, limits=limits, rejection=(0.0, 0.0, 0.0), saturation=0.0, reason="starting")
-        state = replace(state, pace=memory.pace)
-        if self._counts and known and (share := self._pool.fused.blind) is not None:
-            return replace(state, limits=_share(limits, share), reason="engines-silent")
         return replace(
             state,
-            limits=_share(limits, failure.capacity) if known else self._unknown(),
+            limits=_blindly(limits, failure.capacity) if known else self._unknown(),
+            pace=memory.pace,
             rejection=spread(failure.rejection, ShedOrder.LOWEST_FIRST, demand),
             saturation=self._pressure_at,
             reason="engines-silent",

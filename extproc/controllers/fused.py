@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
@@ -55,8 +55,9 @@ MISSED_S = 10.0
 ROOM = 0.98
 """Who waits while less than this share of the least limit is in use is held back by the pace."""
 BUSY_S, BUSY_FROM = 2.0, 0.8
-"""Pressure is that somebody has waited for so large a share of about so long: a pool that is full on purpose shows nothing
-else. A burst that is over in less is no reason to refuse anybody."""
+WAITS_S = 0.1
+"""Pressure is that work waits, more than so many seconds of it, for so large a share of about so long: a pool that is full on
+purpose shows nothing else. A burst that is over in less is no reason to refuse anybody."""
 DEPTHS = (3.0, 1.0, 0.7)
 """Per priority, in units of the policy's backlog: there is nearly always room for the more important one."""
 
@@ -65,7 +66,7 @@ DEPTHS = (3.0, 1.0, 0.7)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
     engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `engines`: that
-    report, and what is left of those that did. `busy`: share of the last time in which somebody waited. `recent`: KV tokens
+    report, and what is left of those that did. `busy`: share of the last time in which work waited. `recent`: KV tokens
     that we may have in the engines as they show themselves. `foreign`: share of the cache that others fill. `at`: last step."""
 
     bias: float = 1.0
@@ -83,7 +84,7 @@ class FusedMemory:
 class _View:
     """What a step goes by. `usage`: mean of the engines; `kept`: share of `recent` that is still believed. `slow`: duration of
     engine steps over what is wanted; `queue`: backlog in the engines over what is wanted, 1 is as deep as it shall be; `waits`:
-    somebody does; `held_back`: and the pace, no limit, makes them."""
+    work does; `held_back`: the pace, no limit, makes somebody wait."""
 
     elapsed_s: float
     engines: int
@@ -114,7 +115,8 @@ class Fused:
         if capacity_tokens and now - self.memory.at >= PERIOD_S - _EARLY_S:
             pace = self.memory.pace or max(FIRST_PACE, capacity_tokens / len(reporting) / FILLS_S)
             view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
-            self.memory = _moved(self.memory, view, pace=pace, at=now)
+            learned = _learned(self.memory, view, pace=pace) if demand.whole else self.memory
+            self.memory = replace(learned, lean=_lean(view), engines=_engines(self.memory, view), at=now)
         in_use = sum(demand.in_use, NOTHING)
         limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting), in_use=in_use)
         return PoolState(
@@ -153,28 +155,35 @@ class Fused:
             slow=median(steps_s) / self._step_s if steps_s else 0.0,
             # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
             queue=(sum(lines) / len(lines) + max(lines)) / 2 * prompt_tokens / wanted_tokens if lines else 1.0,
-            waits=not waiting.empty,
+            waits=waiting.tokens > WAITS_S * (demand.drain_per_s or NOTHING).tokens,
             held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
         )
 
 
-def _moved(memory: FusedMemory, view: _View, *, pace: float, at: float) -> FusedMemory:
+def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
+    """Only where the traffic is known whole: the engines' part in it is what shows how wrong a count is."""
     excess = max(view.slow, view.queue)
     if excess > 1 or view.held_back:
         pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, 1 - excess))
     recent = max(view.in_use.tokens, memory.recent * view.kept)
     crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
-    return FusedMemory(
+    return replace(
+        memory,
         bias=_bias(memory.bias, view),
         pace=max(LEAST_PACE, pace),
-        lean=min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue))),
         crowd=min(1.0, max(LEAST_CROWD, crowd)),
-        engines=max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S)),
         busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
         recent=recent,
         foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
-        at=at,
     )
+
+
+def _lean(view: _View) -> float:
+    return min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)))
+
+
+def _engines(memory: FusedMemory, view: _View) -> float:
+    return max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S))
 
 
 def _bias(bias: float, view: _View) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -91,7 +92,8 @@ class SharedPool:
         counters = self.lead.counters if self.lead is not None and self.lead.leading else ()
         if counters:
             return merged(counters)
-        return Demand() if self._own is None else self._own.demand(now)
+        own = Demand() if self._own is None else self._own.demand(now)
+        return replace(own, whole=self.ledger.replicas <= 1)
 
     def take_latencies(self) -> tuple[Latency, ...]:
         """Where this process leads, one for each report of a replica: the means of what finished there since the last. Else

@@ -103,7 +103,7 @@ def test_engines_that_fall_silent_are_noticed_without_a_sample() -> None:
     states = run_virtual(main())
     first_blind = next(state for state in states if state.engines_reporting == 0)
     assert 1.0 < first_blind.at <= 1.0 + 2 * PERIOD_S
-    assert first_blind.limits[0].tokens == 400
+    assert [limit.tokens for limit in first_blind.limits] == [800, 400, 400]
 
 
 def test_each_step_sees_the_state_before_it() -> None:

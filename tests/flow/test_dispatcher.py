@@ -536,12 +536,12 @@ PACED = replace(limited(slots=100), pace=Pace(1000.0, (300.0, 200.0, 100.0)), en
 async def test_a_pace_holds_a_burst_back_and_lets_it_go_one_after_the_other() -> None:
     pool = Pool(PACED, ALL_TAIL)
     pool.ticket(P1, tokens=500)
-    waiters = [pool.waiting(P1, tokens=400) for _ in range(2)]
-    await asyncio.sleep(0.29)
+    waiters = [pool.waiting(P1, tokens=150) for _ in range(2)]
+    await asyncio.sleep(0.44)
     assert not waiters[0].verdict.done()
     await asyncio.sleep(0.02)
     assert [waiter.verdict.done() for waiter in waiters] == [True, False]
-    await asyncio.sleep(0.4)
+    await asyncio.sleep(0.15)
     assert waiters[1].verdict.done()
 
 

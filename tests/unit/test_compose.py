@@ -100,19 +100,19 @@ def test_limits_take_the_minimum_and_the_reason_names_what_binds() -> None:
     assert state.reason == "fixed+kv-high"
 
 
-def test_blind_admits_half_within_half_of_the_last_good_limit() -> None:
+def test_blind_refuses_half_and_halves_the_last_good_tokens_of_all_but_p0() -> None:
     bench = _Bench()
     bench.sees("a:1", at=0)
     bench.sees("b:2", at=0)
     bench.step(0)
     state = bench.step(2)
-    assert state.limits[0] == Load(8_000, 256)
+    assert state.limits == (Load(16_000, 512), Load(8_000, 512), Load(8_000, 512))
     assert state.rejection == (0, 0, 1)
     assert state.engines_reporting == 0
     assert state.engine_max_tokens == 10_000
     assert state.saturation >= state.pressure_at
     assert state.reason == "engines-silent"
-    assert bench.step(600).limits[0] == Load(8_000, 256), "stays, and is not halved again"
+    assert bench.step(600).limits == state.limits, "stays, and is not halved again"
 
 
 def test_blindness_that_comes_engine_by_engine_still_leaves_half() -> None:
@@ -121,8 +121,8 @@ def test_blindness_that_comes_engine_by_engine_still_leaves_half() -> None:
     bench.sees("a:1", at=0)
     bench.sees("b:2", at=0.08)
     bench.step(0.1)
-    assert bench.step(1.05).limits[0].tokens == 8_000
-    assert bench.step(1.15).limits[0].tokens == 8_000
+    assert bench.step(1.05).limits[1].tokens == 8_000
+    assert bench.step(1.15).limits[1].tokens == 8_000
     assert bench.state.reason == "engines-silent"
 
 
@@ -134,19 +134,19 @@ def test_an_engine_gone_for_long_no_longer_counts_as_last_good() -> None:
     for now in range(1, 20):
         bench.sees("a:1", at=now)
         bench.step(now)
-    assert bench.step(30).limits[0].tokens == 4_000
+    assert bench.step(30).limits[1].tokens == 4_000
 
 
-def test_blind_with_a_limit_from_the_policy_halves_that() -> None:
+def test_blind_with_a_limit_in_requests_halves_that() -> None:
     bench = _Bench(_classical(fixed=_requests(64)))
-    assert bench.step(0).limits[0].slots == 64
-    assert bench.step(5).limits[0].slots == 32
+    assert [limit.slots for limit in bench.step(0).limits] == [64, 64, 64]
+    assert [limit.slots for limit in bench.step(5).limits] == [64, 32, 32]
 
 
 def test_blind_never_closes_a_pool_of_one_slot() -> None:
     bench = _Bench(_classical(fixed=_requests(1)))
     bench.step(0)
-    assert bench.step(5).limits[0].slots == 1
+    assert [limit.slots for limit in bench.step(5).limits] == [1, 1, 1]
 
 
 def test_capacity_never_seen_means_the_unknown_limit() -> None:
@@ -167,13 +167,14 @@ def test_engines_that_do_not_tell_their_capacity_get_the_unknown_limit_too() -> 
     assert state.rejection == (0, 0, 0)
 
 
-def test_the_default_when_blind_admits_half_within_half_of_its_last_good_limit_at_the_last_pace() -> None:
+def test_the_default_when_blind_goes_on_at_the_last_pace_with_p0s_limit_whole() -> None:
     bench = _Bench(PoolPolicy())
     bench.sees("a:1", at=0)
     seen = bench.step(0)
     assert seen.pace is not None
     state = bench.step(2)
-    assert state.limits == tuple(limit.scaled(0.5) for limit in seen.limits)
+    p0, below = seen.limits[0], Load(seen.limits[1].tokens / 2, seen.limits[1].slots)
+    assert state.limits == (p0, below, below)
     assert (state.rejection, state.reason, state.pace) == ((0, 0, 1), "engines-silent", seen.pace)
     assert state.saturation >= state.pressure_at
 
@@ -202,7 +203,7 @@ def test_watermark_alone_when_blind_is_bounded_by_the_capacity_it_saw() -> None:
     bench = _Bench(PoolPolicy(controllers=(ControllerName.WATERMARK,)))
     bench.sees("a:1", at=0)
     assert bench.step(0).limits[0] == UNLIMITED
-    assert bench.step(5).limits[0] == Load(5_000, math.inf)
+    assert bench.step(5).limits == (Load(10_000, math.inf), Load(5_000, math.inf), Load(5_000, math.inf))
 
 
 def test_no_engines_configured() -> None:
@@ -293,26 +294,13 @@ def test_memory_survives_a_reload() -> None:
     old = _Bench()
     old.sees("a:1", at=0)
     old.step(0)
-    assert _Bench(memory=old.controller.memory).step(10).limits[0].tokens == 4_000
+    assert _Bench(memory=old.controller.memory).step(10).limits[1].tokens == 4_000
 
 
 def test_uniform_shedding_becomes_lowest_first_while_blind() -> None:
     bench = _Bench(_classical(watermark=WatermarkPolicy(shed=ShedOrder.UNIFORM)))
     bench.step(0)
     assert bench.step(5).rejection == (0, 0, 1)
-
-
-def test_fused_goes_on_with_as_much_of_what_it_had_as_the_policy_says_while_no_engine_reports() -> None:
-    """It counts what it lets in, and the count has not become worse. Nobody is refused for it."""
-    bench = _Bench(PoolPolicy(fused=FusedPolicy(blind=0.9)))
-    bench.sees("a:1", at=0)
-    bench.sees("b:2", at=0)
-    seen = bench.step(0)
-    state = bench.step(5)
-    assert state.reason == "engines-silent"
-    assert state.limits == tuple(limit.scaled(0.9) for limit in seen.limits)
-    assert state.pace == seen.pace
-    assert state.rejection == (0, 0, 0)
 
 
 def test_where_fused_is_in_charge_a_full_pool_is_no_pressure() -> None:

@@ -20,7 +20,9 @@ def test_a_share_of_the_limit_is_taken_up_slowly_and_given_up_at_once() -> None:
     assert below.limits[0].slots == 1
     assert alone(state, Load(0, 1), replicas=2, for_s=3, hold_s=3).limits[0].slots == pytest.approx(5)
     assert alone(state, Load(0, 1), replicas=2, for_s=60, hold_s=3).limits[0].slots == pytest.approx(9)
-    assert alone(state, Load(0, 15), replicas=2, for_s=0, hold_s=3).limits[0].slots == pytest.approx(9)
+    above = alone(state, Load(0, 15), replicas=2, for_s=0, hold_s=3)
+    assert [limit.slots for limit in above.limits] == pytest.approx([10, 9, 9]), "P0 need not wait for the margin"
+    assert alone(state, Load(0, 15), replicas=2, for_s=60, hold_s=3).limits[0].slots == pytest.approx(9)
 
 
 def test_p2_is_refused_and_reserves_shrink_with_the_limit() -> None:

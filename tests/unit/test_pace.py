@@ -38,12 +38,21 @@ def test_each_priority_goes_while_less_stands_before_it_than_its_depth() -> None
     prefills = Prefills()
     prefills.took(250, 0.0, PACE)
     assert prefills.lets([(P0, 10)], 0.0, PACE) == (1, math.inf)
-    assert _held_back(prefills, P1) == pytest.approx(0.05 + AGAIN_S)
-    assert _held_back(prefills, P2) == pytest.approx(0.15 + AGAIN_S)
+    assert _held_back(prefills, P1) == pytest.approx(0.06 + AGAIN_S)
+    assert _held_back(prefills, P2) == pytest.approx(0.16 + AGAIN_S)
+
+
+def test_a_prompt_of_p1_or_p2_must_fit_as_a_whole_and_one_beyond_the_depth_finds_nothing_before_it() -> None:
+    prefills = Prefills()
+    prefills.took(50, 0.0, PACE)
+    assert prefills.lets([(P1, 150)], 0.0, PACE) == (1, math.inf)
+    assert prefills.lets([(P1, 151)], 0.0, PACE) == (0, pytest.approx(0.001 + AGAIN_S))
+    assert prefills.lets([(P2, 32_000)], 0.0, PACE) == (0, pytest.approx(0.05 + AGAIN_S))
+    assert prefills.lets([(P0, 32_000)], 0.0, PACE) == (1, math.inf), "it may be late itself, but stands before no P0"
 
 
 def test_who_goes_stands_before_the_next_of_the_same_ask() -> None:
-    count, at = Prefills().lets([(P1, 150), (P1, 150), (P1, 150)], 0.0, PACE)
+    count, at = Prefills().lets([(P1, 100), (P1, 100), (P1, 100)], 0.0, PACE)
     assert count == 2
     assert at == pytest.approx(0.1 + AGAIN_S)
 
@@ -53,7 +62,7 @@ def test_what_went_by_a_depth_counts_for_all() -> None:
     prefills = Prefills()
     for _ in range(4):
         prefills.took(100, 0.0, PACE)
-    assert _held_back(prefills, P2) == pytest.approx(0.3 + AGAIN_S)
+    assert _held_back(prefills, P2) == pytest.approx(0.31 + AGAIN_S)
 
 
 @given(st.lists(st.tuples(st.sampled_from(Priority), st.integers(1, 400)), max_size=20), st.floats(0, 1e4))
