@@ -44,8 +44,9 @@ LEANS = 0.5
 """While the backlog is deeper than wanted, the pace in force is below the one learned by so much for each time that it is. An
 integral alone would swing: the backlog integrates too."""
 LEAST_LEAN = 0.1
-SEEKS_PER_S = 0.4
-"""How fast the learned pace follows, per second and unit of what is too much or left."""
+SEEKS_PER_S, BRAKES = 0.4, 2.0
+"""How fast the learned pace follows, per second and unit of what is too much or left; and how much a unit of too long steps is
+in units of backlog: steps of full chunks are near their bound while the engines could take more."""
 CROWD_S = 10.0
 LEAST_CROWD = 0.1
 FRESH_SCRAPES = 3.0
@@ -162,9 +163,9 @@ class Fused:
 
 def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
     """Only where the traffic is known whole: the engines' part in it is what shows how wrong a count is."""
-    excess = max(view.slow, view.queue)
-    if excess > 1 or view.held_back:
-        pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, 1 - excess))
+    room = min(1 - view.queue, BRAKES * (1 - view.slow))
+    if room < 0 or view.held_back:
+        pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, room))
     recent = max(view.in_use.tokens, memory.recent * view.kept)
     crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
     return replace(
