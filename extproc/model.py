@@ -215,17 +215,24 @@ class Pace(Struct, frozen=True, gc=False):
 
     `tokens_per_s`: prompt tokens that its engines prefill. `depths[p]`: prompt tokens that may be on their way, by that
     rate, when one of priority p goes: what it finds before it in the engines, which serve first come, first served.
+    `lean`: share of the rate that is let in, 0..1, while the engines still have a line to work off.
     """
 
     tokens_per_s: float
     depths: tuple[float, float, float]
+    lean: float = 1.0
+
+    @property
+    def let_in_per_s(self) -> float:
+        """Prompt tokens."""
+        return self.tokens_per_s * self.lean
 
     def shared(self, replicas: int) -> Pace:
         """Each one's part."""
         if replicas <= 1:
             return self
         first, second, third = (depth / replicas for depth in self.depths)
-        return Pace(self.tokens_per_s / replicas, (first, second, third))
+        return Pace(self.tokens_per_s / replicas, (first, second, third), self.lean)
 
 
 @dataclass(frozen=True, slots=True)

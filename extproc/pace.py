@@ -28,20 +28,20 @@ class Prefills:
         """A request of so many was let go. When its prompt should be through."""
         self._tokens = self.left(now, pace) + prompt_tokens
         self._at = now
-        return now + self._tokens / pace.tokens_per_s
+        return now + self._tokens / pace.let_in_per_s
 
     def over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
         """Such a request has ended, refused by its engine or left by its client: nothing of its prompt is still to come.
 
         It counts all the same as far as it holds back no P0: where many leave, others in all their places were too many.
         """
-        left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.tokens_per_s)
+        left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.let_in_per_s)
         self._tokens = max(left - to_come, min(left, pace.depths[Priority.P0]))
         self._at = now
 
     def left(self, now: float, pace: Pace) -> float:
         """Tokens on their way now."""
-        return max(0.0, self._tokens - (now - self._at) * pace.tokens_per_s)
+        return max(0.0, self._tokens - (now - self._at) * pace.let_in_per_s)
 
     def lets(self, wants: Iterable[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
         """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
@@ -56,7 +56,7 @@ class Prefills:
             depth = pace.depths[priority]
             own = 0.0 if priority is Priority.P0 else min(prompt_tokens, depth)
             if (over := left + own - depth) > 0:
-                return count, now + over / pace.tokens_per_s + AGAIN_S
+                return count, now + over / pace.let_in_per_s + AGAIN_S
             left += prompt_tokens
             count += 1
         return count, math.inf

@@ -82,7 +82,7 @@ def _pool(
         "engine_max_tokens": state.engine_max_tokens,
         "expected_output_tokens": _number(state.expected_output_tokens),
         "expected_ttft_s": _number(state.expected_ttft_s),
-        "prompt_tokens_per_s": None if state.pace is None else _number(state.pace.tokens_per_s),
+        "prompt_tokens_per_s": None if state.pace is None else _number(state.pace.let_in_per_s),
         "share": _share(pool.share),
         "priorities": {
             str(priority): _class(

@@ -216,6 +216,6 @@ def _limits(
 def _pace(policy: FusedPolicy, memory: FusedMemory, *, engines: int) -> Pace | None:
     if memory.pace is None or not engines:
         return None
-    rate = memory.pace * memory.lean * engines
+    rate = memory.pace * engines
     first, second, third = (rate * policy.backlog_s * depth for depth in DEPTHS)
-    return Pace(rate, (first, second, third))
+    return Pace(rate, (first, second * memory.lean, third * memory.lean), memory.lean)

@@ -128,7 +128,7 @@ def pack_state(state: PoolState) -> tuple[bytes, str]:
     flat += state.rejection
     flat += (state.saturation, state.pressure_at, state.reason, state.engines_reporting)
     flat += (state.engine_max_tokens, state.expected_output_tokens, state.expected_ttft_s)
-    flat += () if state.pace is None else (state.pace.tokens_per_s, *state.pace.depths)
+    flat += () if state.pace is None else (state.pace.tokens_per_s, *state.pace.depths, state.pace.lean)
     packed = _encode(flat)
     return packed, hashlib.sha1(packed, usedforsecurity=False).hexdigest()[:16]
 
@@ -150,5 +150,5 @@ def read_state(packed: bytes, at: float) -> PoolState:
         engine_max_tokens=None if most is None else int(most),
         expected_output_tokens=None if output is None else float(output),
         expected_ttft_s=None if ttft is None else float(ttft),
-        pace=Pace(float(pace[0]), (float(pace[1]), float(pace[2]), float(pace[3]))) if pace else None,
+        pace=Pace(float(pace[0]), (float(pace[1]), float(pace[2]), float(pace[3])), float(pace[4])) if pace else None,
     )

@@ -36,8 +36,8 @@ KNOBS: Mapping[str, Knobs] = {
     ),
     "pid": (
         _setpoints(0.86, 0.22, 0.30, 0.36, 0.5),
-        [{"pid.kp": kp, "pid.ki": ki} for kp, ki in ((1.0, 0.3), (0.3, 0.02), (0.1, 0.005), (3.0, 1.0))],
-        _values("pid.maxShare", 2.0, 0.3, 0.4),
+        [{"pid.kp": kp, "pid.ki": ki} for kp, ki in ((1.0, 0.3), (0.3, 0.02), (0.1, 0.005), (0.03, 0.001))],
+        _values("pid.maxShare", 2.0, 0.3, 0.4, 4.0),
     ),
     "watermark": (
         _watermarks((0.8, 0.92), (0.30, 0.42), (0.34, 0.46), (0.38, 0.50), (0.5, 0.62)),
@@ -47,13 +47,13 @@ KNOBS: Mapping[str, Knobs] = {
     "vegas": (
         [
             {"vegas.minLimit": least, "vegas.maxLimit": most}
-            for least, most in ((10, 1000), (50, 500), (100, 500), (160, 500), (300, 480))
+            for least, most in ((10, 1000), (100, 500), (160, 500), (220, 500), (300, 480))
         ],
         [{"vegas.signals": ["ttft", "tpot"]}, {"vegas.signals": ["tpot"]}, {"vegas.signals": ["ttft"]}],
-        [{"vegas.alpha": alpha, "vegas.beta": beta} for alpha, beta in ((0.1, 0.2), (0.5, 0.2), (1.0, 0.2))],
+        [{"vegas.alpha": alpha, "vegas.beta": beta} for alpha, beta in ((0.1, 0.2), (0.5, 0.2), (1.0, 0.2), (2.0, 0.2), (4.0, 0.2))],
     ),
     "gate": (
-        _values("gate.waiting", 5, 0, 20),
-        _values("gate.kv_usage", 0.8, 0.2, 0.3),
+        _values("gate.waiting", 5, 0, 2, 10),
+        _values("gate.kv_usage", 0.8, 0.2, 0.3, 0.4),
     ),
 }
