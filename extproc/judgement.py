@@ -12,6 +12,9 @@ from extproc.submission import Submission
 
 T = TypeVar("T")
 
+CONTENDED_FROM = 0.6
+"""Where a full pool is no pressure (`PoolState.pressure_at` 1), what its saturation says from here on: somebody mostly waits."""
+
 
 class Judgement(Generic[T]):
     """Reads the pool's queues and traffic; `total`: load in use over all replicas, ghost load included."""
@@ -23,6 +26,11 @@ class Judgement(Generic[T]):
     def pressure(self, state: PoolState, total: Load) -> bool:
         """The pool is at or above its high watermark, by what the engines show or by what is in use."""
         return max(state.saturation, total.share_of(state.limits[0])) >= state.pressure_at
+
+    def contended(self, state: PoolState, total: Load) -> bool:
+        """Under pressure, or near it: what one tenant takes now, others lack."""
+        near = state.pressure_at >= 1 and state.saturation >= CONTENDED_FROM
+        return near or self.pressure(state, total)
 
     def expected_wait_s(self, submission: Submission, state: PoolState, total: Load) -> float | None:
         """How long it would wait; None while the drain is unknown."""
@@ -45,7 +53,7 @@ class Judgement(Generic[T]):
                 useful_wait_s=submission.useful_wait_s(state),
             )
         band = self._bands[submission.priority]
-        if band.policy.drop_policy is not DropPolicy.FAST_REJECT or not self.pressure(state, total):
+        if band.policy.drop_policy is not DropPolicy.FAST_REJECT or not self.contended(state, total):
             return None
         left = state.limits[submission.priority] - total
         leave_room = band.shares.must_leave_room(submission.tenant, left, self._traffic.mean_cost)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -125,6 +126,21 @@ async def test_a_full_queue_is_shared_too() -> None:
     assert isinstance(dropped, Rejection)
     assert dropped.outcome is Outcome.QUEUE_FULL
     assert last is flood[9]
+
+
+@virtual
+@pytest.mark.parametrize(
+    ("saturation", "refused"), [(0.0, False), (0.7, True)], ids=["nobody waits", "somebody mostly waits"]
+)
+async def test_where_others_wait_a_flood_of_p2_leaves_them_room_before_there_is_pressure(
+    saturation: float, refused: bool
+) -> None:
+    pool = Pool(replace(limited(slots=20), pressure_at=1.0, saturation=saturation))
+    for name in ["flood"] * 12 + ["calm"] * 6:
+        assert isinstance(pool.send(P2, tenant=Tenant(name)), Ticket)
+    answer = pool.send(P2, tenant=Tenant("flood"))
+    assert isinstance(answer, Rejection) == refused
+    assert not isinstance(pool.send(P2, tenant=Tenant("calm")), Rejection)
 
 
 @virtual

@@ -13,6 +13,7 @@ from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.section import Seconds
 from extproc.controllers.fused import (
     BIAS_RISES_S,
+    BRAKES,
     CROWD_S,
     DEPTHS,
     FILLS_S,
@@ -77,9 +78,9 @@ class _Bench:
 
     @property
     def rate(self) -> float:
-        """Prompt tokens per second of the whole pool."""
+        """Prompt tokens per second that the whole pool lets in."""
         assert self.state.pace is not None
-        return self.state.pace.tokens_per_s
+        return self.state.pace.let_in_per_s
 
 
 def test_it_starts_with_its_share_of_tokens_and_sequences_and_leaves_p0_its_headroom() -> None:
@@ -227,11 +228,36 @@ def test_an_old_line_says_nothing() -> None:
     assert bench.law.memory.lean == 1
 
 
+def test_while_a_line_stands_p0_still_finds_room_before_it() -> None:
+    """Only what is let in leans, not what the engines can do, nor P0's depth."""
+    bench = _Bench()
+    bench.step()
+    bench.step(lines=(80,))
+    pace = bench.state.pace
+    assert pace is not None
+    assert pace.tokens_per_s == pytest.approx(4000, rel=0.02)
+    assert list(pace.depths) == pytest.approx(
+        [pace.tokens_per_s * 0.2 * d * lean for d, lean in zip(DEPTHS, (1, LEAST_LEAN, LEAST_LEAN), strict=True)]
+    )
+
+
+def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engines_lines() -> None:
+    bench = _Bench()
+    bench.step()
+    before = bench.law.memory
+    bench.holds(16_000, waiting=5)
+    bench.demand = replace(bench.demand, whole=False)
+    bench.step(10 * ONE_S, usage=(0.8,), lines=(12,))
+    after = bench.law.memory
+    assert after.lean < 1
+    assert replace(after, lean=before.lean, at=before.at, engines=before.engines) == before
+
+
 def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
     bench = _Bench()
     bench.step()
     bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
-    assert bench.law.memory.pace == pytest.approx(4000 * math.exp(-SEEKS_PER_S * 2 * 0.5), rel=0.02)
+    assert bench.law.memory.pace == pytest.approx(4000 * math.exp(-SEEKS_PER_S * 2 * 0.5 * BRAKES), rel=0.02)
     assert bench.law.memory.crowd == pytest.approx(math.exp(-2 * 0.5 / CROWD_S), rel=0.02)
     assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
     bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
