@@ -11,7 +11,6 @@ from extproc.config import (
     ControllerName,
     FailurePolicy,
     FixedPolicy,
-    FusedPolicy,
     LimitPolicy,
     OverridePolicy,
     PoolPolicy,

@@ -42,14 +42,16 @@ def test_each_priority_goes_while_less_stands_before_it_than_its_depth() -> None
     assert _held_back(prefills, P2) == pytest.approx(0.17 + AGAIN_S)
 
 
-def test_a_prompt_of_p1_or_p2_must_fit_as_a_whole_and_one_beyond_the_depth_finds_nothing_before_it() -> None:
+def test_a_prompt_of_p1_or_p2_must_fit_too_and_one_beyond_the_depth_finds_nothing_before_it() -> None:
     prefills = Prefills()
     prefills.took(50, 0.0, PACE)
-    assert prefills.lets([(P1, 150)], 0.0, PACE) == (1, math.inf)
-    assert prefills.lets([(P1, 151)], 0.0, PACE) == (0, pytest.approx(0.001 + AGAIN_S))
-    assert prefills.lets([(P2, 25)], 0.0, PACE) == (1, math.inf)
-    assert prefills.lets([(P2, 26)], 0.0, PACE) == (0, pytest.approx(0.002 + AGAIN_S)), "twice, for the least important"
-    assert prefills.lets([(P2, 32_000)], 0.0, PACE) == (0, pytest.approx(0.05 + AGAIN_S))
+    for priority, most in ((P1, 150), (P2, 25)):
+        assert prefills.lets([(priority, most)], 0.0, PACE) == (1, math.inf)
+        assert prefills.lets([(priority, most + 1)], 0.0, PACE)[0] == 0
+    count, at = prefills.lets([(P2, 32_000)], 0.0, PACE)
+    assert count == 0
+    assert at == pytest.approx(0.05 + AGAIN_S)
+    assert prefills.lets([(P2, 32_000)], at, PACE) == (1, math.inf)
     assert prefills.lets([(P0, 32_000)], 0.0, PACE) == (1, math.inf), "it may be late itself, but stands before no P0"
 
 

@@ -50,7 +50,7 @@ KNOBS: Mapping[str, Knobs] = {
             for least, most in ((10, 1000), (100, 500), (160, 500), (220, 500), (300, 480))
         ],
         [{"vegas.signals": ["ttft", "tpot"]}, {"vegas.signals": ["tpot"]}, {"vegas.signals": ["ttft"]}],
-        [{"vegas.alpha": alpha, "vegas.beta": beta} for alpha, beta in ((0.1, 0.2), (0.5, 0.2), (1.0, 0.2), (2.0, 0.2), (4.0, 0.2))],
+        _values("vegas.alpha", 0.1, 0.5, 1.0, 2.0, 4.0),
     ),
     "gate": (
         _values("gate.waiting", 5, 0, 2, 10),
