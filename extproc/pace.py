@@ -15,6 +15,15 @@ AGAIN_S = 0.001
 """Who is held back looks again this much after there should be room: sums of floats are not exact."""
 
 
+def room(priority: Priority, prompt_tokens: int, *, depth: float) -> float:
+    """Tokens of the depth that a prompt must find free.
+
+    What P1 and P2 send must fit as a whole, or find nothing before it where it is longer than the depth: the next P0 stands
+    behind all of it. For P0 only what is before it counts.
+    """
+    return 0.0 if priority is Priority.P0 else min(prompt_tokens, depth)
+
+
 class Prefills:
     """One replica's. `now` does not go back."""
 
@@ -47,15 +56,12 @@ class Prefills:
         """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
         not could, inf where all may.
 
-        What P1 and P2 send must fit as a whole, or find nothing before it where it is longer than the depth: the next P0 stands
-        behind all of it. For P0 only what is before it counts.
         """
         left = self.left(now, pace)
         count = 0
         for priority, prompt_tokens in wants:
             depth = pace.depths[priority]
-            own = 0.0 if priority is Priority.P0 else min(prompt_tokens, depth)
-            if (over := left + own - depth) > 0:
+            if (over := left + room(priority, prompt_tokens, depth=depth) - depth) > 0:
                 return count, now + over / pace.let_in_per_s + AGAIN_S
             left += prompt_tokens
             count += 1
