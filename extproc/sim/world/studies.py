@@ -9,13 +9,13 @@ from rich.console import Console
 from rich.table import Table
 
 from extproc.errors import ExtprocError
-from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.fit.fitting import fit as fitted
 from extproc.sim.fit.report import report
 from extproc.sim.world.capacity import capacity
-from extproc.sim.world.cells import run_each
+from extproc.sim.world.cells import cells, run_each
 from extproc.sim.world.knobs import KNOBS
-from extproc.sim.world.oracle import Question, best_of, workloads
+from extproc.sim.world.oracle import best_of, questions_of
+from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.tuned import Tried
 from extproc.sim.world.tuning import tune_all
 
@@ -40,16 +40,21 @@ def fit(_scope: Scope, console: Console) -> None:
 
 
 def oracle(scope: Scope, console: Console) -> None:
-    """C* of every workload for these chunks and seeds, and the limits behind it."""
-    names = workloads()
-    questions = [Question(w, chunk, seed) for w in names.values() for chunk in scope.chunks for seed in scope.seeds]
+    """C* of every workload and kind of engine for these chunks and seeds, and the limits behind it."""
+    questions = questions_of(cells(list(SCENARIOS), seeds=scope.seeds, chunks=scope.chunks))
     table = Table(
-        "workload", "chunk", "seed", "C* tokens/s", "taken for it", "limits: KV tokens of P0, P1, P2 an engine"
+        "workload",
+        "KV cache",
+        "chunk",
+        "seed",
+        "C* tokens/s",
+        "taken for it",
+        "limits: KV tokens of P0, P1, P2 an engine",
     )
     for question, best in zip(questions, run_each(best_of, questions, processes=scope.processes), strict=True):
-        taken = capacity(question.workload, EngineSpec(chunk=question.chunk))
+        taken = capacity(question.workload, question.spec)
         limits = ", ".join(f"{limit:.0f}" for limit in best.limits)
-        place = (question.workload.name, str(question.chunk), str(question.seed))
+        place = (question.workload.name, str(question.spec.kv_tokens), str(question.spec.chunk), str(question.seed))
         table.add_row(*place, f"{best.tokens_per_s:.0f}", f"{taken:.0f}", limits)
     console.print(table)
 
