@@ -20,6 +20,15 @@ OWN = (0, 1, 2)
 while short ones go."""
 
 
+def room(priority: Priority, prompt_tokens: int, *, depth: float) -> float:
+    """Tokens of the depth that a prompt must find free.
+
+    What P1 and P2 send must fit, or find nothing before it where that is more than the depth: the next P0 stands behind all of
+    it. For P0 only what is before it counts.
+    """
+    return min(OWN[priority] * prompt_tokens, depth)
+
+
 class Prefills:
     """One replica's. `now` does not go back."""
 
@@ -51,16 +60,12 @@ class Prefills:
     def lets(self, wants: Iterable[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
         """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
         not could, inf where all may.
-
-        What P1 and P2 send must fit as a whole, or find nothing before it where that is more than the depth: the next P0 stands
-        behind all of it. For P0 only what is before it counts.
         """
         left = self.left(now, pace)
         count = 0
         for priority, prompt_tokens in wants:
             depth = pace.depths[priority]
-            own = min(OWN[priority] * prompt_tokens, depth)
-            if (over := left + own - depth) > 0:
+            if (over := left + room(priority, prompt_tokens, depth=depth) - depth) > 0:
                 return count, now + over / pace.let_in_per_s + AGAIN_S
             left += prompt_tokens
             count += 1

@@ -1,6 +1,6 @@
 """Who knows all lengths: the most that constant limits get out of an engine, on the very requests of a seed.
 
-Found once for each workload, chunk and seed, at twice the load: what lies above saturation makes no difference to it.
+Found once for each workload, kind of engine and seed, at twice the load: what lies above saturation makes no difference to it.
 Queues are those of somebody who knows the targets, too: nobody is sent to the engines who has waited too long.
 """
 
@@ -41,7 +41,7 @@ class Question:
     """What C* depends on."""
 
     workload: Workload
-    chunk: int
+    spec: EngineSpec
     seed: int
 
 
@@ -50,30 +50,23 @@ Found = Mapping[Question, float]
 
 
 def questions_of(cells: Iterable[Cell]) -> list[Question]:
-    """What has to be known to judge these cells: C* of every workload in their phases."""
+    """What has to be known to judge these cells: C* of every workload in their phases on their engines."""
     return list(
         dict.fromkeys(
-            Question(phase.workload, cell.chunk, cell.seed)
+            Question(phase.workload, SCENARIOS[cell.scenario].spec(cell.chunk), cell.seed)
             for cell in cells
             for phase in SCENARIOS[cell.scenario].phases(cell.rho, cell.chunk)
         )
     )
 
 
-def workloads() -> dict[str, Workload]:
-    """All that any scenario has, by name."""
-    phases = (phase for scenario in SCENARIOS.values() for phase in scenario.phases(RHO, EngineSpec().chunk))
-    return {phase.workload.name: phase.workload for phase in phases}
-
-
 def best_of(question: Question) -> Best:
     """C* and the limits behind it, per engine. Takes nine runs."""
-    spec = EngineSpec(chunk=question.chunk)
 
     def goodput(limits: Limits) -> float:
-        return _goodput(question, _setup(limits, spec))
+        return _goodput(question, _setup(limits, question.spec))
 
-    return best_constant_limits(goodput, float(spec.kv_tokens))
+    return best_constant_limits(goodput, float(question.spec.kv_tokens))
 
 
 def _setup(limits: Limits, spec: EngineSpec) -> Setup:
@@ -85,9 +78,13 @@ def _setup(limits: Limits, spec: EngineSpec) -> Setup:
 
 
 def _goodput(question: Question, setup: Setup) -> float:
-    workload = question.workload
-    scenario = replace(SCENARIOS[_REQUESTS_OF], phases=lambda rho, _: (Phase(SECONDS, rho, workload),), engines=ENGINES)
-    diary = play_in(scenario, Cell(scenario.name, RHO, question.chunk, question.seed), setup=setup)
+    scenario = replace(
+        SCENARIOS[_REQUESTS_OF],
+        phases=lambda rho, _: (Phase(SECONDS, rho, question.workload),),
+        engines=ENGINES,
+        kv_tokens=question.spec.kv_tokens,
+    )
+    diary = play_in(scenario, Cell(scenario.name, RHO, question.spec.chunk, question.seed), setup=setup)
     from_s = scenario.warm_up_s
     return good_tokens(diary.records, from_s, from_s + SECONDS) / SECONDS / ENGINES
 
@@ -95,7 +92,7 @@ def _goodput(question: Question, setup: Setup) -> float:
 def judged(result: Result, found: Found) -> Result:
     """The result beside what the oracle could do, not beside the table of capacities."""
     cell = result.cell
-    spans = spans_of(cell, lambda workload, _: found[Question(workload, cell.chunk, cell.seed)])
+    spans = spans_of(cell, lambda workload, spec: found[Question(workload, spec, cell.seed)])
     returning = SCENARIOS[cell.scenario].persistence.obedient > 0
     return replace(
         result,

@@ -72,7 +72,7 @@ def play(cell: Cell, setup: Setup) -> Diary:
 
 def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
     """Likewise, in a scenario that is not in the table; `cell` says the rest."""
-    spec = EngineSpec(chunk=cell.chunk, scheduling=setup.scheduling)
+    spec = replace(scenario.spec(cell.chunk), scheduling=setup.scheduling)
     traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
     at_most_s = traffic[-1].at_s + scenario.settle_s
 
@@ -113,8 +113,8 @@ def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed
 
 def spans_of(cell: Cell, capacity_of: Callable[[Workload, EngineSpec], float] = capacity) -> tuple[Span, ...]:
     """The measured phases. `capacity_of`: what one engine can do; how much is offered, the table of capacities says."""
-    scenario, spec = SCENARIOS[cell.scenario], EngineSpec(chunk=cell.chunk)
-    phases = scenario.phases(cell.rho, cell.chunk)
+    scenario = SCENARIOS[cell.scenario]
+    spec, phases = scenario.spec(cell.chunk), scenario.phases(cell.rho, cell.chunk)
     ends = list(accumulate((phase.seconds for phase in phases), initial=scenario.warm_up_s))
     spans = []
     for phase, (from_s, until_s) in zip(phases, pairwise(ends), strict=True):

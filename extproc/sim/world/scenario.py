@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.world.client import Persistence
 from extproc.sim.world.traffic import Crowd, Workload
 
@@ -71,13 +72,14 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`phases`: by rho and the engines' chunk. `rhos`: those it is run at by default. `policy`: what the operator has to say
-    differently, as the policy's YAML would; merged over the controller's."""
+    differently, as the policy's YAML would; merged over the controller's. `kv_tokens`: of each engine's cache."""
 
     name: str
     title: str
     phases: Callable[[float, int], tuple[Phase, ...]]
     rhos: tuple[float, ...] = (2.0,)
     engines: int = 2
+    kv_tokens: int = EngineSpec().kv_tokens
     pools: int = 1
     replicas: int = 1
     persistence: Persistence = Persistence()
@@ -92,6 +94,10 @@ class Scenario:
     come again comes."""
     in_all: bool = True
     """It is one of `all`."""
+
+    def spec(self, chunk: int) -> EngineSpec:
+        """Of each engine."""
+        return EngineSpec(chunk=chunk, kv_tokens=self.kv_tokens)
 
     @property
     def workload(self) -> str:

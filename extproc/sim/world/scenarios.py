@@ -1,7 +1,7 @@
 """The table of scenarios. Times are short where nothing in the engines or the controllers takes longer to show.
 
-Engines are always those of `EngineSpec` with their whole KV cache. `sweep` has the loads of the curve; the numbered ones
-change something under way, and run at twice the capacity unless they say otherwise.
+Engines are always those of `EngineSpec`, with their whole KV cache but in `small-cache`. `sweep` has the loads of the curve; the
+numbered ones change something under way, and run at twice the capacity unless they say otherwise.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from extproc.sim.world.capacity import BIMODAL, CHAT, LONG, same_requests
+from extproc.sim.world.capacity import BIMODAL, CHAT, LONG, SMALL_CACHE_TOKENS, same_requests
 from extproc.sim.world.client import Persistence
 from extproc.sim.world.scenario import Fault, FaultKind, Phase, Scenario
 from extproc.sim.world.traffic import Crowd, Sender
@@ -142,6 +142,11 @@ _TABLE = (
         clock_rates=(1.02, 1.0, 0.98),
     ),
     replace(_curve("long", "prompts of 4000 tokens", lambda rho: Phase(40.0, rho, LONG)), in_all=False),
+    replace(
+        _curve("small-cache", "KV tokens bind, not sequences", lambda rho: Phase(40.0, rho)),
+        kv_tokens=SMALL_CACHE_TOKENS,
+        in_all=False,
+    ),
     Scenario(
         "fleet",
         "2,000 engines in one pool",

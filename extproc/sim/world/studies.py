@@ -1,4 +1,4 @@
-"""What else `extproc simulate` runs: the engine model's fit, the oracle, the baselines' tuning."""
+"""What else `extproc simulate` runs: the engine model's fit, the oracle, the baselines' tuning, what parts of `fused` are worth."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from extproc.errors import ExtprocError
-from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.fit.fitting import fit as fitted
 from extproc.sim.fit.report import report
+from extproc.sim.world.ablation import PARTS, PLACES, run_without
 from extproc.sim.world.capacity import capacity
-from extproc.sim.world.cells import run_each
+from extproc.sim.world.cells import cells, run_each
 from extproc.sim.world.knobs import KNOBS
-from extproc.sim.world.oracle import Question, best_of, workloads
+from extproc.sim.world.oracle import best_of, questions_of
+from extproc.sim.world.run import Cell
+from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.tuned import Tried
 from extproc.sim.world.tuning import tune_all
+from extproc.sim.world.worth import worths_table
 
 
 class NoBaseline(ExtprocError):
@@ -40,16 +44,21 @@ def fit(_scope: Scope, console: Console) -> None:
 
 
 def oracle(scope: Scope, console: Console) -> None:
-    """C* of every workload for these chunks and seeds, and the limits behind it."""
-    names = workloads()
-    questions = [Question(w, chunk, seed) for w in names.values() for chunk in scope.chunks for seed in scope.seeds]
+    """C* of every workload and kind of engine for these chunks and seeds, and the limits behind it."""
+    questions = questions_of(cells(list(SCENARIOS), seeds=scope.seeds, chunks=scope.chunks))
     table = Table(
-        "workload", "chunk", "seed", "C* tokens/s", "taken for it", "limits: KV tokens of P0, P1, P2 an engine"
+        "workload",
+        "KV cache",
+        "chunk",
+        "seed",
+        "C* tokens/s",
+        "taken for it",
+        "limits: KV tokens of P0, P1, P2 an engine",
     )
     for question, best in zip(questions, run_each(best_of, questions, processes=scope.processes), strict=True):
-        taken = capacity(question.workload, EngineSpec(chunk=question.chunk))
+        taken = capacity(question.workload, question.spec)
         limits = ", ".join(f"{limit:.0f}" for limit in best.limits)
-        place = (question.workload.name, str(question.chunk), str(question.seed))
+        place = (question.workload.name, str(question.spec.kv_tokens), str(question.spec.chunk), str(question.seed))
         table.add_row(*place, f"{best.tokens_per_s:.0f}", f"{taken:.0f}", limits)
     console.print(table)
 
@@ -67,4 +76,14 @@ def tune(scope: Scope, console: Console) -> None:
     tune_all(scope.controllers, processes=scope.processes, told=told)
 
 
-STUDIES: dict[str, Callable[[Scope, Console], None]] = {"fit": fit, "oracle": oracle, "tune": tune}
+def ablate(scope: Scope, console: Console) -> None:
+    """Runs `fused` whole and without each of its parts."""
+    wanted = [Cell(name, rho, chunk, seed) for name, rho in PLACES for chunk in scope.chunks for seed in scope.seeds]
+    jobs = [(cell, name) for name in PARTS for cell in wanted]
+    running = run_each(run_without, jobs, processes=scope.processes)
+    progress = Console(stderr=True)
+    results = list(track(running, "simulating", total=len(jobs), console=progress, transient=True))
+    console.print(worths_table(results))
+
+
+STUDIES: dict[str, Callable[[Scope, Console], None]] = {"fit": fit, "oracle": oracle, "tune": tune, "ablate": ablate}

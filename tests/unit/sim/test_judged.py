@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 
 from extproc.sim.engine_spec import EngineSpec
-from extproc.sim.world.capacity import capacity
+from extproc.sim.world.capacity import SMALL_CACHE_TOKENS, capacity
 from extproc.sim.world.oracle import Question, judged, questions_of
 from extproc.sim.world.run import Cell, Result
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.traffic import Workload
 
-UNIT = capacity(Workload(), EngineSpec(chunk=1024))
+SPEC = EngineSpec(chunk=1024)
+UNIT = capacity(Workload(), SPEC)
 ENGINES = SCENARIOS["sweep"].engines
 RESULT = Result(
     cell=Cell("sweep", 2.0, 1024, 7),
@@ -41,11 +42,18 @@ RESULT = Result(
 )
 def test_nobody_can_do_more_than_was_offered_or_than_the_oracle(rho: float, found: float, ideal: float) -> None:
     result = replace(RESULT, cell=replace(RESULT.cell, rho=rho))
-    best = {Question(Workload(), 1024, 7): found * UNIT}
+    best = {Question(Workload(), SPEC, 7): found * UNIT}
     assert judged(result, best).efficiency == pytest.approx(1 / ideal)
     assert judged(result, best).capacity_tokens_per_s == pytest.approx(found * UNIT * ENGINES)
 
 
 def test_the_oracle_is_asked_once_for_each_workload_chunk_and_seed() -> None:
     cells = [Cell("sweep", rho, chunk, seed) for rho in (0.5, 2.0) for chunk in (1024, 4096) for seed in (1, 2)]
-    assert questions_of(cells) == [Question(Workload(), chunk, seed) for chunk in (1024, 4096) for seed in (1, 2)]
+    specs = (SPEC, replace(SPEC, chunk=4096))
+    assert questions_of(cells) == [Question(Workload(), spec, seed) for spec in specs for seed in (1, 2)]
+
+
+def test_the_oracle_is_asked_about_engines_as_the_scenario_has_them() -> None:
+    cells = [Cell(scenario, 2.0, 1024, 1) for scenario in ("sweep", "small-cache")]
+    specs = (SPEC, replace(SPEC, kv_tokens=SMALL_CACHE_TOKENS))
+    assert questions_of(cells) == [Question(Workload(), spec, 1) for spec in specs]

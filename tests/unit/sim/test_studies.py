@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 from typer.testing import CliRunner
 
 from extproc.cli import app
 from extproc.sim.world.knobs import KNOBS
-from extproc.sim.world.oracle import workloads
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.studies import STUDIES
 
@@ -20,8 +18,3 @@ def test_only_baselines_are_tuned() -> None:
 
 def test_no_study_is_called_like_a_scenario() -> None:
     assert not STUDIES.keys() & {"all", *SCENARIOS}
-
-
-@pytest.mark.parametrize("name", ["chat", "long", "bimodal", "flood"])
-def test_the_oracle_is_asked_about_every_workload(name: str) -> None:
-    assert workloads()[name].name == name
