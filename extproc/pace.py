@@ -8,11 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
 from extproc.model import Pace, Priority
 
 AGAIN_S = 0.001
 """Who is held back looks again this much after there should be room: sums of floats are not exact."""
+
+
+class Prompt(Protocol):
+    """What a pace must know of a request."""
+
+    @property
+    def priority(self) -> Priority: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+P = TypeVar("P", bound=Prompt)
 
 
 class Prefills:
@@ -43,20 +57,19 @@ class Prefills:
         """Tokens on their way now."""
         return max(0.0, self._tokens - (now - self._at) * pace.let_in_per_s)
 
-    def lets(self, wants: Iterable[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
-        """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
-        not could, inf where all may.
+    def lets(self, prompts: Iterable[P], now: float, pace: Pace) -> tuple[list[P], float]:
+        """Those from the front that may go now; and when the first that may not could, inf where all may. Looks at no more.
 
         What P1 and P2 send must fit as a whole, or find nothing before it where it is longer than the depth: the next P0 stands
         behind all of it. For P0 only what is before it counts.
         """
         left = self.left(now, pace)
-        count = 0
-        for priority, prompt_tokens in wants:
-            depth = pace.depths[priority]
-            own = 0.0 if priority is Priority.P0 else min(prompt_tokens, depth)
+        going: list[P] = []
+        for prompt in prompts:
+            depth = pace.depths[prompt.priority]
+            own = 0.0 if prompt.priority is Priority.P0 else min(prompt.prompt_tokens, depth)
             if (over := left + own - depth) > 0:
-                return count, now + over / pace.let_in_per_s + AGAIN_S
-            left += prompt_tokens
-            count += 1
-        return count, math.inf
+                return going, now + over / pace.let_in_per_s + AGAIN_S
+            left += prompt.prompt_tokens
+            going.append(prompt)
+        return going, math.inf
