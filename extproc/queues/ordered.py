@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Handle(NamedTuple, Generic[T]):
-    """One entry. Sequence numbers differ, so items are never compared."""
+    """One entry. Within a list sequence numbers differ, so items are never compared."""
 
     key: float
     sequence: int
@@ -44,8 +44,8 @@ class Ordered(Generic[T]):
         return handle
 
     def remove(self, handle: Handle[T]) -> bool:
-        """False when it was gone already."""
-        place = bisect_left(self._entries, handle)
+        """False when it was gone already, or is another list's."""
+        place = bisect_left(self._entries, handle[:2])
         if place == len(self._entries) or self._entries[place] is not handle:
             return False
         del self._entries[place]

@@ -38,3 +38,12 @@ class OrderedAgainstList(RuleBasedStateMachine):
 
 
 TestOrdered = OrderedAgainstList.TestCase
+
+
+def test_the_like_of_another_list_is_not_taken_for_an_entry() -> None:
+    """A tenant whose line was emptied gets a new one, in which numbers begin anew."""
+    one, other = Ordered[object](), Ordered[object]()
+    handle = one.push(1.0, object())
+    other.push(1.0, object())
+    assert not other.remove(handle)
+    assert (len(one), len(other)) == (1, 1)
