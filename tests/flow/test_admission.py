@@ -6,11 +6,11 @@ import gzip
 import json
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 
 import brotli
 import pytest
 from msgspec import structs
+from msgspec.structs import replace
 
 from extproc.admission import Admission, Candidate, Pass
 from extproc.levels import ATTEMPTS

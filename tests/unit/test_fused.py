@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from msgspec import structs
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.section import Seconds
@@ -40,12 +41,12 @@ class _Bench:
     def __init__(self) -> None:
         self.law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
         self.now = 0.0
-        self.state = replace(START, expected_output_tokens=100.0)
+        self.state = structs.replace(START, expected_output_tokens=100.0)
         self.demand = Demand(mean_cost=Load(200, 1))
 
     def holds(self, tokens: float, slots: float = 1.0, waiting: float = 0.0) -> None:
         waits = NOTHING if not waiting else Load(200 * waiting, waiting)
-        self.demand = replace(
+        self.demand = structs.replace(
             self.demand, in_use=(NOTHING, Load(tokens, slots), NOTHING), waiting=(NOTHING, NOTHING, waits)
         )
 
@@ -72,7 +73,7 @@ class _Bench:
             }
             fleet = Fleet(configured=tuple(samples), samples=MappingProxyType(samples))
             self.state = self.law.step(self.now, fleet, demand=self.demand, previous=self.state)
-            self.state = replace(self.state, expected_output_tokens=100.0)
+            self.state = structs.replace(self.state, expected_output_tokens=100.0)
         return self.state
 
     @property
