@@ -7,7 +7,8 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from bench.messages import request_body, request_head, request_headers, response_headers
 from bench.requests import chat_body

@@ -157,7 +157,9 @@ def demo(
 
 @app.command()
 def simulate(
-    scenario: Annotated[str, typer.Argument(help="all, sweep, a scenario's name or number; or fit, oracle, tune, ablate.")],
+    scenario: Annotated[
+        str, typer.Argument(help="all, sweep, a scenario's name or number; or fit, oracle, tune, ablate.")
+    ],
     controller: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fixed",
     seeds: Annotated[str, typer.Option(help="A number or a range: 11-15.")] = "11",
     rho: Annotated[str, typer.Option(help="Offered loads in units of capacity, instead of the scenarios' own.")] = "",

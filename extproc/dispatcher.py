@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 from extproc.clock import Alarm, Clock
 from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
@@ -205,9 +206,8 @@ class Dispatcher:
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
-        heads = [self._passing] if self._passing else self._bands.heads(_WANTS_PER_ASK)
-        count, room_at = self._holds.lets([waiter.item.submission for waiter in heads], now, self._pace)
-        self._asked = heads[:count]
+        heads = (self._passing,) if self._passing else islice(self._bands.heads(), _WANTS_PER_ASK)
+        self._asked, room_at = self._holds.lets(heads, now, self._pace)
         unheard, self._newcomers = self._newcomers, []
         ask = self._holds.ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
         self._holds.told()

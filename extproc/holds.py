@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from extproc.meters import Traffic
 from extproc.model import NOTHING, Demand, End, Latency, Load, Pace, Priority
-from extproc.pace import Prefills
+from extproc.pace import P, Prefills
 from extproc.ports import Ask, Want
 from extproc.submission import Submission
 
@@ -28,12 +28,9 @@ class Holds:
     def in_use(self) -> tuple[Load, Load, Load]:
         return self._in_use[0], self._in_use[1], self._in_use[2]
 
-    def lets(self, submissions: Sequence[Submission], now: float, pace: Pace | None) -> tuple[int, float]:
-        """How many of them, from the front, the pace lets go now, and when the next could; inf: it holds nobody back."""
-        if pace is None or not submissions:
-            return len(submissions), math.inf
-        wants = ((one.priority, one.cost.prompt_tokens) for one in submissions)
-        return self._prefills.lets(wants, now, pace)
+    def lets(self, prompts: Iterable[P], now: float, pace: Pace | None) -> tuple[list[P], float]:
+        """Those from the front that the pace lets go now, and when the next could; inf: it holds nobody back."""
+        return (list(prompts), math.inf) if pace is None else self._prefills.lets(prompts, now, pace)
 
     def began(self, submission: Submission, now: float, pace: Pace | None) -> float:
         """It was let in. When its prompt should be through the engines; -inf without a pace."""

@@ -38,8 +38,7 @@ class Allowance:
     burst_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Tenant:
+class Tenant(Struct, frozen=True):
     """Who pays. `weight`: its share of a contended priority in proportion to the other tenants' weights. `quota` None:
     it may use what there is."""
 
@@ -190,8 +189,7 @@ class Finished:
         return Latency(sums_s[0] / counts[0], ttft_s, tpot_s)
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(Struct, frozen=True):
     """A pool's traffic over the last seconds as its dispatcher saw it.
 
     `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
@@ -235,8 +233,7 @@ class Pace(Struct, frozen=True, gc=False):
         return Pace(self.tokens_per_s / replicas, (first, second, third), self.lean)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolState:
+class PoolState(Struct, frozen=True):
     """What the controllers decided for a pool; every replica obeys it.
 
     `limits[p]`: the pool's total load may not exceed it after admitting a request of priority p (P0's is the pool's limit).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Protocol, TypeVar
 
 from extproc.model import Pace, Priority
 
@@ -27,6 +28,19 @@ def room(priority: Priority, prompt_tokens: int, *, depth: float) -> float:
     it. For P0 only what is before it counts.
     """
     return min(OWN[priority] * prompt_tokens, depth)
+
+
+class Prompt(Protocol):
+    """What a pace must know of a request."""
+
+    @property
+    def priority(self) -> Priority: ...
+
+    @property
+    def prompt_tokens(self) -> int: ...
+
+
+P = TypeVar("P", bound=Prompt)
 
 
 class Prefills:
@@ -57,16 +71,14 @@ class Prefills:
         """Tokens on their way now."""
         return max(0.0, self._tokens - (now - self._at) * pace.let_in_per_s)
 
-    def lets(self, wants: Iterable[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
-        """How many of the wants (each a priority and prompt tokens), from the front, may go now; and when the first that may
-        not could, inf where all may.
-        """
+    def lets(self, prompts: Iterable[P], now: float, pace: Pace) -> tuple[list[P], float]:
+        """Those from the front that may go now; and when the first that may not could, inf where all may. Looks at no more."""
         left = self.left(now, pace)
-        count = 0
-        for priority, prompt_tokens in wants:
-            depth = pace.depths[priority]
-            if (over := left + room(priority, prompt_tokens, depth=depth) - depth) > 0:
-                return count, now + over / pace.let_in_per_s + AGAIN_S
-            left += prompt_tokens
-            count += 1
-        return count, math.inf
+        going: list[P] = []
+        for prompt in prompts:
+            depth = pace.depths[prompt.priority]
+            if (over := left + room(prompt.priority, prompt.prompt_tokens, depth=depth) - depth) > 0:
+                return going, now + over / pace.let_in_per_s + AGAIN_S
+            left += prompt.prompt_tokens
+            going.append(prompt)
+        return going, math.inf

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from extproc.clock import Clock
 from extproc.config import EnginesPolicy, Policy, PoolPolicy, fingerprint

@@ -35,6 +35,10 @@ class Submission(Struct, frozen=True):
     retry: bool = False
     target_s: float = math.inf
 
+    @property
+    def prompt_tokens(self) -> int:
+        return self.cost.prompt_tokens
+
     def bounded(self, state: PoolState) -> Submission:
         """At most what the pool could ever grant; more would wait for ever.
 

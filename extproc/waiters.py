@@ -111,6 +111,7 @@ class Waiters:
             deadline=now + longest_s,
             late=late,
             tenant=submission.tenant,
+            prompt_tokens=submission.prompt_tokens,
             judged=judged,
         )
         self._push(waiter)

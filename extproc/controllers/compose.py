@@ -16,8 +16,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from extproc.config import ControllerName, FailurePolicy, PoolPolicy, QueuePolicy, ShedOrder
 from extproc.controllers.fixed import Fixed, as_load
@@ -59,8 +61,7 @@ GOOD_FOR_S = 5.0
 one after the other, and the limit shrinks with each: half of what the last of eight left would be a sixteenth."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """What a pool's composition remembers. `good`: the last good limit, which held at `good_at`, with the pace of then;
     `laws`: what its members remember themselves; others: last known."""
 
@@ -73,6 +74,9 @@ class Memory:
     expected_output_tokens: float | None = None
     slot_tokens: float = 0.0
     laws: tuple[LawMemory, ...] = ()
+
+
+_NOTHING_YET = Memory()
 
 
 def mean_output_tokens(samples: Sequence[EngineSample]) -> float | None:
@@ -171,7 +175,7 @@ class PoolController:
         *,
         queues: Sequence[QueuePolicy],
         failure: FailurePolicy,
-        memory: Memory = Memory(),
+        memory: Memory = _NOTHING_YET,
     ) -> None:
         self._pool = pool
         self._queues = tuple(queues)

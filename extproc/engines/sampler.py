@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from extproc.fleet import EngineSample
 
 WINDOW_S = 5.0
@@ -33,8 +35,7 @@ MAX_GAP_S = 4 * WINDOW_S
 """After a longer gap in readings the window starts anew: what happened meanwhile is not of late."""
 
 
-@dataclass(frozen=True, slots=True)
-class Histogram:
+class Histogram(Struct, frozen=True, gc=False):
     """A cumulative histogram, or the difference of two. `buckets`: (upper bound, observations up to it), ascending."""
 
     count: float
@@ -45,8 +46,12 @@ class Histogram:
         """Observations made after `older`. Buckets only where both have the same bounds."""
         same = len(self.buckets) == len(older.buckets)
         pairs = zip(self.buckets, older.buckets, strict=True) if same else ()
-        buckets = tuple((bound, n - old) for (bound, n), (_, old) in pairs)
+        buckets = tuple([(bound, n - old) for (bound, n), (_, old) in pairs])
         return Histogram(self.count - older.count, self.sum - older.sum, buckets)
+
+    def mean_since(self, older: Histogram) -> float | None:
+        """The mean of `since`, without its buckets."""
+        return Histogram(self.count - older.count, self.sum - older.sum).mean
 
     @property
     def mean(self) -> float | None:
@@ -151,8 +156,7 @@ class Sampler:
 
     def _iteration_s(self, at: float, tpot: Histogram | None) -> float | None:
         base = next((kept for then, kept in reversed(self._kept) if at - then >= ITERATION_S), self._kept[0][1])
-        lately = _since(tpot, base.tpot)
-        return lately.mean if lately else None
+        return None if tpot is None or base.tpot is None else tpot.mean_since(base.tpot)
 
     def _read_answers(self, at: float, output: Histogram | None) -> None:
         """A new mean length whenever enough answers have ended and the window has passed; until then the last one."""
@@ -160,9 +164,8 @@ class Sampler:
             self._answers_from = None if output is None else (at, output)
             return
         began, base = self._answers_from
-        lately = output.since(base)
-        if lately.count >= LEAST_ANSWERS and at - began >= WINDOW_S:
-            self._mean_output_tokens = lately.mean
+        if output.count - base.count >= LEAST_ANSWERS and at - began >= WINDOW_S:
+            self._mean_output_tokens = output.mean_since(base)
             self._answers_from = at, output
 
     def _stands_still(self, at: float, reading: Reading) -> bool:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Generic, TypeVar
 
 from extproc.config import DropPolicy, QueuePolicy
 from extproc.model import DEFAULT_TENANT, NOTHING, Load, Outcome, PoolState, Priority, Tenant, least
 from extproc.queues.codel import Codel
 from extproc.queues.fair import FairOrder
-from extproc.queues.heap import Handle, Heap
+from extproc.queues.ordered import Handle, Ordered
 from extproc.queues.shares import Shares
 from extproc.submission import Submission
 
@@ -39,6 +40,7 @@ class Waiter(Generic[T]):
     deadline: float
     late: Outcome = Outcome.QUEUE_TIMEOUT
     tenant: Tenant = DEFAULT_TENANT
+    prompt_tokens: int = 0
     judged: bool = False
     """The drop policy has let it wait. Until then it only asks for a place, and the policy's pressure rules pass it by. Does
     not change while it is in a band."""
@@ -62,8 +64,8 @@ class Band(Generic[T]):
         self.shares = Shares()
         """What each tenant of this priority holds."""
         self._order: FairOrder[Waiter[T]] = FairOrder()
-        self._ages: Heap[Waiter[T]] = Heap()
-        self._deadlines: Heap[Waiter[T]] = Heap()
+        self._ages: Ordered[Waiter[T]] = Ordered()
+        self._deadlines: Ordered[Waiter[T]] = Ordered()
         self.use(policy)
 
     def use(self, policy: QueuePolicy) -> None:
@@ -102,9 +104,9 @@ class Band(Generic[T]):
         """A request is admitted that stood in no line, since nobody did: its tenant is charged for it all the same."""
         self._order.charge(tenant, load)
 
-    def heads(self, most: int) -> list[Waiter[T]]:
-        """Who goes next."""
-        return self._order.smallest(most)
+    def heads(self) -> Iterator[Waiter[T]]:
+        """Who goes next, in order. Not across changes."""
+        return iter(self._order)
 
     def oldest(self) -> Waiter[T] | None:
         """Who has waited longest: not always who goes next."""
@@ -247,13 +249,9 @@ class Bands(Generic[T]):
     def _higher_waits(self, priority: Priority) -> bool:
         return any(band.standing for band in self._bands[:priority])
 
-    def heads(self, most: int) -> list[Waiter[T]]:
-        """Who goes next, most important first."""
-        found: list[Waiter[T]] = []
-        for band in self._bands:
-            if band.count and len(found) < most:
-                found += band.heads(most - len(found))
-        return found
+    def heads(self) -> Iterator[Waiter[T]]:
+        """Who goes next, most important first. Not across changes."""
+        return chain.from_iterable(band.heads() for band in self._bands if band.count)
 
     def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
         """The next waiter whose wait is over, and why; None when all may wait on."""

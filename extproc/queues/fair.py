@@ -8,11 +8,12 @@ Goyal et al., SIGCOMM 1996), so that nobody saves up service.
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heapreplace
+from collections.abc import Iterator
+from heapq import heappop, heappush
 from typing import Generic, Protocol, TypeVar
 
 from extproc.model import NOTHING, Load, Tenant
-from extproc.queues.heap import Handle, Heap
+from extproc.queues.ordered import Handle, Ordered
 
 _REMEMBERED = 1024
 """Tenants that are remembered while they do not wait; beyond it the longest absent is forgotten first."""
@@ -42,7 +43,7 @@ class Line(Generic[W]):
     def __init__(self, tenant: Tenant, counter: float) -> None:
         self.tenant = tenant
         self.counter = counter
-        self.items: Heap[W] = Heap()
+        self.items: Ordered[W] = Ordered()
         self.load = NOTHING
         self.place: Handle[Line[W]] | None = None
 
@@ -58,7 +59,7 @@ class FairOrder(Generic[W]):
 
     def __init__(self) -> None:
         self._lines: dict[str, Line[W]] = {}
-        self._order: Heap[Line[W]] = Heap()
+        self._order: Ordered[Line[W]] = Ordered()
         self._past: dict[str, float] = {}
         """Counters of tenants that do not wait now but are ahead of the virtual time: their next request starts there."""
         self._served = 0.0
@@ -104,24 +105,23 @@ class FairOrder(Generic[W]):
         line = self._order.first()
         return None if line is None else line.items.first()
 
-    def smallest(self, most: int) -> list[W]:
-        """Who goes next, if nothing else changes, left in place."""
-        lines = self._order.smallest(most)
-        if len(lines) == 1:
-            return lines[0].items.smallest(most)
-        found: list[W] = []
-        # counter, turn (equal counters: the tenant that came first), the tenant's next waiters, which of them
-        turns = [(line.counter, turn, line.items.smallest(most), 0) for turn, line in enumerate(lines)]
-        heapify(turns)
-        while turns and len(found) < most:
-            counter, _, items, index = turns[0]
-            found.append(items[index])
-            if index + 1 < len(items):
-                turn = len(lines) + len(found)  # as in `_place_again`: behind those who have the same counter
-                heapreplace(turns, (counter + _price(items[index].load, items[index].tenant), turn, items, index + 1))
-            else:
-                heappop(turns)
-        return found
+    def __iter__(self) -> Iterator[W]:
+        """Who goes next, if nothing else changes, in order: costs what is taken of it. Not across changes."""
+        lines = iter(self._order)
+        newcomer = next(lines, None)
+        turns: list[tuple[float, int, Iterator[W]]] = []
+        """Of whose line some have gone: the counter after that, how many had gone then, the rest."""
+        gone = 0
+        while newcomer is not None or turns:
+            if newcomer is not None and not (turns and turns[0][0] < newcomer.counter):
+                counter, items = newcomer.counter, iter(newcomer.items)
+                newcomer = next(lines, None)
+            else:  # as in `_place_again`: behind those who have the same counter
+                counter, _, items = heappop(turns)
+            if (item := next(items, None)) is not None:
+                yield item
+                gone += 1
+                heappush(turns, (counter + _price(item.load, item.tenant), gone, items))
 
     def load_of(self, name: str) -> Load | None:
         """Load of a tenant's waiters; None: it has none."""

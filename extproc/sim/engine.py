@@ -13,7 +13,8 @@ block size) at which they need a block, and a step touches only those, not all t
 from __future__ import annotations
 
 from collections.abc import KeysView
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from extproc.sim.engine_sequence import Sequence, WaitingLine
 from extproc.sim.engine_spec import EngineSpec, Refusal, Scheduling, SimRequest
@@ -22,8 +23,7 @@ from extproc.sim.engine_stats import EngineStats, Finish, Gauges
 __all__ = ["EngineModel", "EngineSpec", "Finish", "Gauges", "Refusal", "Scheduling", "SimRequest", "StepResult"]
 
 
-@dataclass(frozen=True, slots=True)
-class StepResult:
+class StepResult(Struct, frozen=True):
     """One step's work, ready at `now + duration_s`; a duration of 0 means that there was nothing to do.
 
     Every handle in `streaming` and in `finished` got exactly one token. `streaming` is a live view, valid until the

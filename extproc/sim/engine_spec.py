@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
+
 from extproc.sim.engine_stats import Finish
 
 
@@ -72,8 +74,7 @@ class EngineSpec:
         return held if self.max_model_len is None else min(held, self.max_model_len)
 
 
-@dataclass(frozen=True, slots=True)
-class SimRequest:
+class SimRequest(Struct, frozen=True, gc=False):
     """One sequence. `output_tokens`: the true length of the answer; `max_tokens`: the client's bound on it."""
 
     prompt_tokens: int

@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from extproc.account import Report
 from extproc.capacity import Ghosts

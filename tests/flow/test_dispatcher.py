@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from extproc.model import End, Load, Outcome, Pace, Priority, Rejection
 from extproc.queues.bands import MOST_PASSES

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from dataclasses import replace
 from random import Random
 
 import pytest
+from msgspec import structs
 
 from extproc.model import End, Outcome, Priority, Rejection, Tenant
 from extproc.tickets import Ticket
@@ -135,7 +135,7 @@ async def test_a_full_queue_is_shared_too() -> None:
 async def test_where_others_wait_a_flood_of_p2_leaves_them_room_before_there_is_pressure(
     saturation: float, refused: bool
 ) -> None:
-    pool = Pool(replace(limited(slots=20), pressure_at=1.0, saturation=saturation))
+    pool = Pool(structs.replace(limited(slots=20), pressure_at=1.0, saturation=saturation))
     for name in ["flood"] * 12 + ["calm"] * 6:
         assert isinstance(pool.send(P2, tenant=Tenant(name)), Ticket)
     answer = pool.send(P2, tenant=Tenant("flood"))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from extproc.clock import LoopClock
 from extproc.config import Policy, parse_policy

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from extproc.model import NOTHING, Load, Tenant
 from extproc.queues.fair import FairOrder
-from extproc.queues.heap import Handle
+from extproc.queues.ordered import Handle
 from extproc.queues.shares import Shares
 
 
@@ -51,7 +51,7 @@ class Queue:
 def test_one_tenant_is_first_come_first_served() -> None:
     queue = Queue()
     items = queue.push("a", 3)
-    assert queue.order.smallest(5) == items
+    assert list(queue.order) == items
 
 
 def test_tenants_take_turns_whatever_they_have_waiting() -> None:
@@ -127,7 +127,7 @@ def test_the_forecast_is_what_then_happens(pushes: list[tuple[str, int]], serves
         if serve:
             queue.serve(1)
             waiting -= 1
-    forecast = "".join(one.tenant.name for one in queue.order.smallest(100))
+    forecast = "".join(one.tenant.name for one in queue.order)
     assert len(forecast) == waiting
     assert queue.serve(waiting) == forecast
     assert queue.order.first() is None

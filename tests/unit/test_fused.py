@@ -8,6 +8,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 import pytest
+from msgspec import structs
 
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.config.section import Seconds
@@ -41,12 +42,12 @@ class _Bench:
     def __init__(self) -> None:
         self.law = Fused(PoolPolicy(fused=POLICY), FailurePolicy())
         self.now = 0.0
-        self.state = replace(START, expected_output_tokens=100.0)
+        self.state = structs.replace(START, expected_output_tokens=100.0)
         self.demand = Demand(mean_cost=Load(200, 1))
 
     def holds(self, tokens: float, slots: float = 1.0, waiting: float = 0.0) -> None:
         waits = NOTHING if not waiting else Load(200 * waiting, waiting)
-        self.demand = replace(
+        self.demand = structs.replace(
             self.demand, in_use=(NOTHING, Load(tokens, slots), NOTHING), waiting=(NOTHING, NOTHING, waits)
         )
 
@@ -73,7 +74,7 @@ class _Bench:
             }
             fleet = Fleet(configured=tuple(samples), samples=MappingProxyType(samples))
             self.state = self.law.step(self.now, fleet, demand=self.demand, previous=self.state)
-            self.state = replace(self.state, expected_output_tokens=100.0)
+            self.state = structs.replace(self.state, expected_output_tokens=100.0)
         return self.state
 
     @property
@@ -246,7 +247,7 @@ def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engin
     bench.step()
     before = bench.law.memory
     bench.holds(16_000, waiting=5)
-    bench.demand = replace(bench.demand, whole=False)
+    bench.demand = structs.replace(bench.demand, whole=False)
     bench.step(10 * ONE_S, usage=(0.8,), lines=(12,))
     after = bench.law.memory
     assert after.lean < 1

@@ -43,8 +43,9 @@ def test_a_pace_holds_back_by_the_prompts_on_their_way_and_none_holds_nobody() -
     holds = Holds()
     pace = Pace(tokens_per_s=100.0, depths=(150.0, 50.0, 0.0))
     holds.began(REQUEST, 0.0, pace)
-    assert holds.lets([REQUEST, REQUEST], 0.0, None) == (2, math.inf)
-    count, room_at = holds.lets([REQUEST], 0.0, pace)
-    assert count == 0
+    assert holds.lets([REQUEST, REQUEST], 0.0, None) == ([REQUEST, REQUEST], math.inf)
+    going, room_at = holds.lets([REQUEST], 0.0, pace)
+    assert not going
     assert 1.0 <= room_at < 1.01
-    assert holds.lets([Submission(P0, Cost(100, 20)), REQUEST], 0.0, pace)[0] == 1
+    urgent = Submission(P0, Cost(100, 20))
+    assert holds.lets([urgent, REQUEST], 0.0, pace)[0] == [urgent]

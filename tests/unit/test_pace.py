@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -15,15 +17,27 @@ P0, P1, P2 = Priority
 PACE = Pace(tokens_per_s=1000.0, depths=(300.0, 200.0, 100.0))
 
 
+class Request(NamedTuple):
+    priority: Priority
+    prompt_tokens: int
+
+
+def lets(prefills: Prefills, wants: Sequence[tuple[Priority, int]], now: float, pace: Pace) -> tuple[int, float]:
+    """How many of them may go, and when the next."""
+    going, at = prefills.lets([Request(*want) for want in wants], now, pace)
+    assert [tuple(one) for one in going] == list(wants[: len(going)])
+    return len(going), at
+
+
 def _held_back(prefills: Prefills, priority: Priority) -> float:
     """Until when; at 0 s."""
-    count, at = prefills.lets([(priority, 10)], 0.0, PACE)
+    count, at = lets(prefills, [(priority, 10)], 0.0, PACE)
     assert count == 0
     return at
 
 
 def test_an_empty_backlog_lets_anybody_go_however_long_the_prompt() -> None:
-    assert Prefills().lets([(P2, 50_000)], 0.0, PACE) == (1, math.inf)
+    assert lets(Prefills(), [(P2, 50_000)], 0.0, PACE) == (1, math.inf)
 
 
 def test_it_goes_by_itself_at_the_pace() -> None:
@@ -37,7 +51,7 @@ def test_it_goes_by_itself_at_the_pace() -> None:
 def test_each_priority_goes_while_less_stands_before_it_than_its_depth() -> None:
     prefills = Prefills()
     prefills.took(250, 0.0, PACE)
-    assert prefills.lets([(P0, 10)], 0.0, PACE) == (1, math.inf)
+    assert lets(prefills, [(P0, 10)], 0.0, PACE) == (1, math.inf)
     assert _held_back(prefills, P1) == pytest.approx(0.06 + AGAIN_S)
     assert _held_back(prefills, P2) == pytest.approx(0.17 + AGAIN_S)
 
@@ -46,17 +60,17 @@ def test_a_prompt_of_p1_or_p2_must_fit_too_and_one_beyond_the_depth_finds_nothin
     prefills = Prefills()
     prefills.took(50, 0.0, PACE)
     for priority, most in ((P1, 150), (P2, 25)):
-        assert prefills.lets([(priority, most)], 0.0, PACE) == (1, math.inf)
-        assert prefills.lets([(priority, most + 1)], 0.0, PACE)[0] == 0
-    count, at = prefills.lets([(P2, 32_000)], 0.0, PACE)
+        assert lets(prefills, [(priority, most)], 0.0, PACE) == (1, math.inf)
+        assert lets(prefills, [(priority, most + 1)], 0.0, PACE)[0] == 0
+    count, at = lets(prefills, [(P2, 32_000)], 0.0, PACE)
     assert count == 0
     assert at == pytest.approx(0.05 + AGAIN_S)
-    assert prefills.lets([(P2, 32_000)], at, PACE) == (1, math.inf)
-    assert prefills.lets([(P0, 32_000)], 0.0, PACE) == (1, math.inf), "it may be late itself, but stands before no P0"
+    assert lets(prefills, [(P2, 32_000)], at, PACE) == (1, math.inf)
+    assert lets(prefills, [(P0, 32_000)], 0.0, PACE) == (1, math.inf), "it may be late itself, but stands before no P0"
 
 
 def test_who_goes_stands_before_the_next_of_the_same_ask() -> None:
-    count, at = Prefills().lets([(P1, 100), (P1, 100), (P1, 100)], 0.0, PACE)
+    count, at = lets(Prefills(), [(P1, 100), (P1, 100), (P1, 100)], 0.0, PACE)
     assert count == 2
     assert at == pytest.approx(0.1 + AGAIN_S)
 
@@ -73,12 +87,12 @@ def test_what_went_by_a_depth_counts_for_all() -> None:
 def test_who_is_held_back_goes_at_the_moment_that_was_said(wants: list[tuple[Priority, int]], now: float) -> None:
     prefills = Prefills()
     prefills.took(700, now, PACE)
-    count, at = prefills.lets(wants, now, PACE)
+    count, at = lets(prefills, wants, now, PACE)
     for _, prompt_tokens in wants[:count]:
         prefills.took(prompt_tokens, now, PACE)
     if count < len(wants):
         assert at > now
-        assert prefills.lets(wants[count : count + 1], at, PACE) == (1, math.inf)
+        assert lets(prefills, wants[count : count + 1], at, PACE) == (1, math.inf)
 
 
 def test_replicas_share_a_pace() -> None:
@@ -92,7 +106,7 @@ def test_of_a_request_that_is_over_nothing_holds_a_p0_back() -> None:
     assert through_at == pytest.approx(5.0)
     prefills.over(5000, through_at, 1.0, PACE)
     assert prefills.left(1.0, PACE) == 300
-    assert prefills.lets([(P0, 10)], 1.0, PACE) == (1, math.inf)
+    assert lets(prefills, [(P0, 10)], 1.0, PACE) == (1, math.inf)
 
 
 def test_what_others_hold_stays_where_one_is_over() -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
+from msgspec import structs
+
 from extproc import log
 from extproc import pace as paces
 from extproc.config import ControllerName, FailurePolicy, PoolPolicy
@@ -78,7 +80,7 @@ class Without:
         law = Fused(self._pool, self._failure, self.memory)
         # At the same time once more nothing is learned: it says what follows from what is left of the memory.
         state = law.step(now, fleet, demand=demand, previous=previous)
-        return replace(state, pace=None if state.pace is None else self._part.pace(state.pace))
+        return structs.replace(state, pace=None if state.pace is None else self._part.pace(state.pace))
 
 
 @contextmanager

@@ -37,9 +37,12 @@ class Record:
     ended_at: float | None = None
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Diary:
-    """A whole run. `generated`: tokens by whole second; `refused`: refusals by whole second."""
+    """A whole run. `generated`: tokens by whole second; `refused`: refusals by whole second.
+
+    No `repr`: asyncio's runner words a run's result to itself, for an error that it then suppresses, every record of it.
+    """
 
     records: list[Record] = field(default_factory=list)
     generated: Counter[int] = field(default_factory=Counter)

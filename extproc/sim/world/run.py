@@ -81,7 +81,6 @@ def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
         schedule(world, scenario.faults, from_s=scenario.warm_up_s)
         return await world.run(traffic, at_most_s=at_most_s)
 
-    gc.collect()
     gc.freeze()
     gc.disable()  # a run makes no cycles worth collecting, and ends soon
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from random import Random
 from typing import NamedTuple
 
@@ -87,15 +88,19 @@ class Crowd:
     bursty: bool = False
 
 
+@lru_cache(maxsize=8)
 def arrivals(
     workload: Workload, *, output_tokens: float, from_s: float, seconds: float, crowd: Crowd, pools: int, seed: str
-) -> list[Arrival]:
-    """Requests whose answers add up to `output_tokens`, those of who leaves at once not counted, in order of their times."""
+) -> tuple[Arrival, ...]:
+    """Requests whose answers add up to `output_tokens`, those of who leaves at once not counted, in order of their times.
+
+    Kept until others have been asked for: every setup meets the same, and so does each of the oracle's runs.
+    """
     sizes, times, people = (Random(f"{seed}/{part}") for part in ("sizes", "times", "people"))
     drawn = list(_drawn(workload, output_tokens, crowd=crowd, pools=pools, sizes=sizes, people=people))
     moments = sorted(times.random() for _ in drawn)
     at_s = [_bursting(u, seconds) if crowd.bursty else u * seconds for u in moments]
-    return [one._replace(at_s=from_s + at) for one, at in zip(drawn, at_s, strict=True)]
+    return tuple([one._replace(at_s=from_s + at) for one, at in zip(drawn, at_s, strict=True)])
 
 
 def _drawn(

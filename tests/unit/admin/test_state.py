@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import structs
 
 from extproc.admin.state import readiness, state_document
 from extproc.model import Allowance
@@ -106,7 +107,7 @@ def test_a_quota_is_said_as_it_was_written() -> None:
 
 
 def test_numbers_that_json_lacks_are_null() -> None:
-    broken = replace(POOL, state=replace(POOL.state, saturation=float("nan")))
+    broken = replace(POOL, state=structs.replace(POOL.state, saturation=float("nan")))
     assert document(service(pools=(broken,), loop_lag_s=float("inf")))["pools"][0]["saturation"] is None
 
 

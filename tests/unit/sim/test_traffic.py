@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import pytest
@@ -15,7 +16,7 @@ ASKED = 400_000.0
 USUAL, CHAT = Crowd(), Workload()
 
 
-def drawn(crowd: Crowd = USUAL, *, seed: str = "1", workload: Workload = CHAT, pools: int = 1) -> list[Arrival]:
+def drawn(crowd: Crowd = USUAL, *, seed: str = "1", workload: Workload = CHAT, pools: int = 1) -> Sequence[Arrival]:
     return arrivals(workload, output_tokens=ASKED, from_s=100.0, seconds=SECONDS, crowd=crowd, pools=pools, seed=seed)
 
 
