@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 
 from extproc.model import Pace, Priority
 
+GIVEN_BACK = 0.3
+"""Of what is still to come of a prompt whose client left. The engines were faster than the pace, and it is less than that."""
 AGAIN_S = 0.001
 """Who is held back looks again this much after there should be room: sums of floats are not exact."""
 
@@ -61,10 +63,10 @@ class Prefills:
     def over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
         """Such a request has ended, refused by its engine or left by its client: nothing of its prompt is still to come.
 
-        It counts all the same as far as it holds back no P0: where many leave, others in all their places were too many.
+        It makes room for a P0, and little for others: where many leave, newcomers in all their places were too many.
         """
         left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.let_in_per_s)
-        self._tokens = max(left - to_come, min(left, pace.depths[Priority.P0]))
+        self._tokens = max(left - to_come, min(left - GIVEN_BACK * to_come, pace.depths[Priority.P0]))
         self._at = now
 
     def left(self, now: float, pace: Pace) -> float:

@@ -14,8 +14,8 @@ HEARD_SHARE = 0.95
 """A refusal at the end of a client's patience must reach it before it gives up, or nobody hears when to come back."""
 
 
-DEPTH_SHARE = 0.5
-"""Of the depth of a pool's pace, so much stands before who goes, in the mean."""
+DEPTH_SHARE = 0.45
+"""Of the depth of a pool's pace, so much stands before who goes if it is lucky: nobody is refused who may be in time."""
 
 
 class Submission(Struct, frozen=True):
