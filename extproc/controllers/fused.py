@@ -8,9 +8,8 @@ engines need to tell only how wrong they are. The tightest of three binds:
 - *Sequences*: what the engines run at a time.
 - *Pace*: prompt tokens per second. A burst let in at once is seconds of prefill in engines that serve first come, first
   served: whoever comes after it waits, and every step of those that run takes longer. The pace is the largest at which
-  hardly anybody waits inside the engines and their steps stay within the pool's time per token.
-
-Steps that are too long all the same come from too many at once: then tokens and sequences shrink (`crowd`), slowly.
+  hardly anybody waits inside the engines and their steps stay within the pool's time per token: who starts at a slower pace
+  is fewer at a time, too.
 """
 
 from __future__ import annotations
@@ -47,8 +46,6 @@ LEAST_LEAN = 0.1
 SEEKS_PER_S, BRAKES = 0.4, 2.0
 """How fast the learned pace follows, per second and unit of what is too much or left; and how much a unit of too long steps is
 in units of backlog: steps of full chunks are near their bound while the engines could take more."""
-CROWD_S = 10.0
-LEAST_CROWD = 0.1
 FRESH_SCRAPES = 3.0
 """A line in an engine is believed for so many scrape intervals: it is worked off in less than a sample is believed."""
 MISSED_S = 10.0
@@ -66,14 +63,13 @@ DEPTHS = (3.0, 1.0, 0.7)
 @dataclass(frozen=True, slots=True)
 class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
-    engine; None before the first. `lean`: its factor for now. `crowd`: share of tokens and sequences. `engines`: that
+    engine; None before the first. `lean`: its factor for now. `engines`: that
     report, and what is left of those that did. `busy`: share of the last time in which work waited. `recent`: KV tokens
     that we may have in the engines as they show themselves. `foreign`: share of the cache that others fill. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
     lean: float = 1.0
-    crowd: float = 1.0
     engines: float = 0.0
     busy: float = 0.0
     recent: float = 0.0
@@ -167,12 +163,10 @@ def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
     if room < 0 or view.held_back:
         pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, room))
     recent = max(view.in_use.tokens, memory.recent * view.kept)
-    crowd = memory.crowd * math.exp(view.elapsed_s / CROWD_S * max(-1.0, 1 - view.slow))
     return replace(
         memory,
         bias=_bias(memory.bias, view),
         pace=max(LEAST_PACE, pace),
-        crowd=min(1.0, max(LEAST_CROWD, crowd)),
         busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
         recent=recent,
         foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
@@ -207,7 +201,7 @@ def _limits(
         return None
     sequences = float(policy.sequences_per_engine * engines)
     share = max(0.0, policy.theta - memory.foreign)
-    whole = Load(share * capacity_tokens / memory.bias, sequences).scaled(memory.crowd)
+    whole = Load(share * capacity_tokens / memory.bias, sequences)
     below = whole.scaled(1 - policy.headroom)
     missed = min(memory.engines / engines, in_use.share_of(whole) + policy.headroom)
     return whole.scaled(max(1.0, missed)), below, below

@@ -15,7 +15,6 @@ from extproc.config.section import Seconds
 from extproc.controllers.fused import (
     BIAS_RISES_S,
     BRAKES,
-    CROWD_S,
     DEPTHS,
     FILLS_S,
     FIRST_PACE,
@@ -254,15 +253,11 @@ def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engin
     assert replace(after, lean=before.lean, at=before.at, engines=before.engines) == before
 
 
-def test_slow_steps_lower_the_pace_and_more_slowly_the_crowd() -> None:
+def test_slow_steps_lower_the_pace() -> None:
     bench = _Bench()
     bench.step()
     bench.step(2 * ONE_S, step_s=1.5 * STEP_S)
     assert bench.law.memory.pace == pytest.approx(4000 * math.exp(-SEEKS_PER_S * 2 * 0.5 * BRAKES), rel=0.02)
-    assert bench.law.memory.crowd == pytest.approx(math.exp(-2 * 0.5 / CROWD_S), rel=0.02)
-    assert bench.state.limits[0].slots == pytest.approx(100 * bench.law.memory.crowd)
-    bench.step(10 * ONE_S, step_s=0.5 * STEP_S)
-    assert bench.law.memory.crowd == 1
 
 
 def test_pressure_is_that_somebody_waits_all_the_time() -> None:
@@ -292,7 +287,6 @@ def test_one_slow_engine_of_three_is_not_the_pool() -> None:
     samples = {s.engine: replace(s, iteration_s=step_s) for s, step_s in zip(samples.values(), steps_s, strict=True)}
     bench.law.step(0.2, Fleet(tuple(samples), samples), demand=bench.demand, previous=bench.state)
     assert bench.law.memory.pace == before.pace
-    assert bench.law.memory.crowd == 1
 
 
 def test_it_moves_at_its_own_rate_whatever_rate_it_is_called_at() -> None:

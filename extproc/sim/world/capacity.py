@@ -11,6 +11,8 @@ BIMODAL = Workload("bimodal", prompt=Lengths(50, 0.2, 100), long=0.05)
 
 SMALL_CACHE_TOKENS = 60_000
 """So few KV tokens that they bind, and not sequences: some 80 conversations of `CHAT`."""
+SLOW = 0.4
+"""Engines so slow that steps bind: with all sequences that they take, a token comes later than promised."""
 
 CAPACITY_TOKENS_PER_S: dict[tuple[str, int], float] = {
     ("chat", 1024): 5480.0,
@@ -24,13 +26,16 @@ CAPACITY_TOKENS_PER_S: dict[tuple[str, int], float] = {
 }
 """Found by `extproc simulate oracle` on tuning seeds, rounded: it says how much is offered. What efficiency is measured against
 is found anew for each seed."""
-SMALL_CACHE_TOKENS_PER_S: dict[tuple[str, int], float] = {("chat", 1024): 3860.0, ("chat", 4096): 3860.0}
-"""Likewise, of engines with `SMALL_CACHE_TOKENS`."""
+_OF_OTHERS: dict[tuple[int, float], dict[tuple[str, int], float]] = {
+    (SMALL_CACHE_TOKENS, 1.0): {("chat", 1024): 3860.0, ("chat", 4096): 3860.0},
+    (EngineSpec().kv_tokens, SLOW): {("chat", 1024): 1800.0, ("chat", 4096): 1800.0},
+}
+"""Likewise, by KV tokens and speed, where they are not those of `EngineSpec`."""
 
 
 def capacity(workload: Workload, spec: EngineSpec) -> float:
     """Output tokens per second of one engine at its best."""
-    table = SMALL_CACHE_TOKENS_PER_S if spec.kv_tokens == SMALL_CACHE_TOKENS else CAPACITY_TOKENS_PER_S
+    table = _OF_OTHERS.get((spec.kv_tokens, spec.speed), CAPACITY_TOKENS_PER_S)
     return table[workload.name, spec.chunk]
 
 

@@ -83,6 +83,7 @@ def _goodput(question: Question, setup: Setup) -> float:
         phases=lambda rho, _: (Phase(SECONDS, rho, question.workload),),
         engines=ENGINES,
         kv_tokens=question.spec.kv_tokens,
+        speed=question.spec.speed,
     )
     diary = play_in(scenario, Cell(scenario.name, RHO, question.spec.chunk, question.seed), setup=setup)
     from_s = scenario.warm_up_s

@@ -72,7 +72,7 @@ class Fault:
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """`phases`: by rho and the engines' chunk. `rhos`: those it is run at by default. `policy`: what the operator has to say
-    differently, as the policy's YAML would; merged over the controller's. `kv_tokens`: of each engine's cache."""
+    differently, as the policy's YAML would; merged over the controller's. `kv_tokens`, `speed`: of each engine."""
 
     name: str
     title: str
@@ -80,6 +80,7 @@ class Scenario:
     rhos: tuple[float, ...] = (2.0,)
     engines: int = 2
     kv_tokens: int = EngineSpec().kv_tokens
+    speed: float = EngineSpec().speed
     pools: int = 1
     replicas: int = 1
     persistence: Persistence = Persistence()
@@ -97,7 +98,7 @@ class Scenario:
 
     def spec(self, chunk: int) -> EngineSpec:
         """Of each engine."""
-        return EngineSpec(chunk=chunk, kv_tokens=self.kv_tokens)
+        return EngineSpec(chunk=chunk, kv_tokens=self.kv_tokens, speed=self.speed)
 
     @property
     def workload(self) -> str:

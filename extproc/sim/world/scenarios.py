@@ -1,6 +1,6 @@
 """The table of scenarios. Times are short where nothing in the engines or the controllers takes longer to show.
 
-Engines are always those of `EngineSpec`, with their whole KV cache but in `small-cache`. `sweep` has the loads of the curve; the
+Engines are always those of `EngineSpec`, but in `small-cache`, `slow-cards` and `restart`. `sweep` has the loads of the curve; the
 numbered ones change something under way, and run at twice the capacity unless they say otherwise.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from extproc.sim.world.capacity import BIMODAL, CHAT, LONG, SMALL_CACHE_TOKENS, same_requests
+from extproc.sim.world.capacity import BIMODAL, CHAT, LONG, SLOW, SMALL_CACHE_TOKENS, same_requests
 from extproc.sim.world.client import Persistence
 from extproc.sim.world.scenario import Fault, FaultKind, Phase, Scenario
 from extproc.sim.world.traffic import Crowd, Sender
@@ -67,6 +67,7 @@ def _constant(name: str, title: str, *faults: Fault, seconds: float = 30.0, repl
 
 
 _F = FaultKind
+_RESTART = Fault(_F.REPLICA_KILLED, 10.0, value=0.0), Fault(_F.REPLICA_ADDED, 10.3)
 
 _TABLE = (
     _curve("sweep", "constant load, Poisson", lambda rho: Phase(40.0, rho), SWEEP_RHOS),
@@ -143,7 +144,17 @@ _TABLE = (
     ),
     replace(_curve("long", "prompts of 4000 tokens", lambda rho: Phase(40.0, rho, LONG)), in_all=False),
     replace(
-        _curve("small-cache", "KV tokens bind, not sequences", lambda rho: Phase(40.0, rho)),
+        _curve("small-cache", "KV tokens bind, not sequences", lambda rho: Phase(40.0, rho), (2.0, 5.0)),
+        kv_tokens=SMALL_CACHE_TOKENS,
+        in_all=False,
+    ),
+    replace(
+        _curve("slow-cards", "steps bind: all sequences at once would be too slow", lambda rho: Phase(40.0, rho)),
+        speed=SLOW,
+        in_all=False,
+    ),
+    replace(
+        _constant("restart", "small caches, full; the only replica dies and another starts", *_RESTART),
         kv_tokens=SMALL_CACHE_TOKENS,
         in_all=False,
     ),
