@@ -36,6 +36,8 @@ class Worth:
     part: str
     efficiency: Score
     p0_miss: Score
+    preemptions: float
+    """Per 1000 let in; mean."""
 
 
 def worths(results: Sequence[Result]) -> list[Worth]:
@@ -43,7 +45,12 @@ def worths(results: Sequence[Result]) -> list[Worth]:
     efficiencies = {name: _by_place(name, results, p0=False) for name in dict.fromkeys(r.setup for r in results)}
     misses = {name: _by_place(name, results, p0=True) for name in efficiencies}
     return [
-        Worth(name, _score(efficiencies[name], efficiencies[WHOLE]), _score(misses[name], misses[WHOLE]))
+        Worth(
+            name,
+            _score(efficiencies[name], efficiencies[WHOLE]),
+            _score(misses[name], misses[WHOLE]),
+            fmean(result.preemptions_per_1000 for result in results if result.setup == name),
+        )
         for name in efficiencies
     ]
 
@@ -63,19 +70,21 @@ def _score(own: Mapping[Place, float], whole: Mapping[Place, float]) -> Score:
 
 def worths_table(results: Sequence[Result]) -> Table:
     """A row for each part."""
-    grid = Table("fused without", "efficiency %", "+/-", "most lost in", "P0 missed %", "+/-", "most missed more in")
-    for column in (1, 2, 4, 5):
+    grid = Table("fused without", "efficiency %", "+/-", "most lost in", "P0 missed %", "+/-", "most missed more in", "preempt.")
+    for column in (1, 2, 4, 5, 7):
         grid.columns[column].justify = "right"
     for worth in worths(results):
         efficiency, p0_miss = worth.efficiency, worth.p0_miss
         if worth.part == WHOLE:
-            grid.add_row("nothing", f"{efficiency.mean:.2f}", "", "", f"{p0_miss.mean:.2f}", "", "", end_section=True)
+            means = f"{efficiency.mean:.2f}", "", "", f"{p0_miss.mean:.2f}", "", "", f"{worth.preemptions:.1f}"
+            grid.add_row("nothing", *means, end_section=True)
             continue
         lost, missed = min(efficiency.gaps.items(), key=_gap), max(p0_miss.gaps.items(), key=_gap)
         grid.add_row(
             worth.part,
             *(f"{efficiency.mean:.2f}", f"{efficiency.gap:+.2f}", _named(*lost) if lost[1] < -_NOTHING else "-"),
             *(f"{p0_miss.mean:.2f}", f"{p0_miss.gap:+.2f}", _named(*missed) if missed[1] > _NOTHING else "-"),
+            f"{worth.preemptions:.1f}",
         )
     return grid
 
