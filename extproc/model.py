@@ -213,7 +213,7 @@ class Pace(Struct, frozen=True, gc=False):
 
     `tokens_per_s`: prompt tokens that its engines prefill. `depths[p]`: prompt tokens that may be on their way, by that
     rate, when one of priority p goes: what it finds before it in the engines, which serve first come, first served.
-    `lean`: share of the rate that is let in, 0..1, while the engines still have a line to work off.
+    `lean`: share of the rate, and of the depths of P1 and P2, that holds while the engines still have a line to work off, 0..1.
     """
 
     tokens_per_s: float
@@ -224,6 +224,14 @@ class Pace(Struct, frozen=True, gc=False):
     def let_in_per_s(self) -> float:
         """Prompt tokens."""
         return self.tokens_per_s * self.lean
+
+    def depth(self, priority: Priority) -> float:
+        """Prompt tokens; see `depths`."""
+        return self.depths[priority] * (1.0 if priority is Priority.P0 else self.lean)
+
+    def upright(self) -> Pace:
+        """Where no line is in sight."""
+        return self if self.lean == 1 else Pace(self.tokens_per_s, self.depths)
 
     def shared(self, replicas: int) -> Pace:
         """Each one's part."""

@@ -66,7 +66,7 @@ class Prefills:
         It makes room for a P0, and little for others: where many leave, newcomers in all their places were too many.
         """
         left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.let_in_per_s)
-        self._tokens = max(left - to_come, min(left - GIVEN_BACK * to_come, pace.depths[Priority.P0]))
+        self._tokens = max(left - to_come, min(left - GIVEN_BACK * to_come, pace.depth(Priority.P0)))
         self._at = now
 
     def left(self, now: float, pace: Pace) -> float:
@@ -78,7 +78,7 @@ class Prefills:
         left = self.left(now, pace)
         going: list[P] = []
         for prompt in prompts:
-            depth = pace.depths[prompt.priority]
+            depth = pace.depth(prompt.priority)
             if (over := left + room(prompt.priority, prompt.prompt_tokens, depth=depth) - depth) > 0:
                 return going, now + over / pace.let_in_per_s + AGAIN_S
             left += prompt.prompt_tokens

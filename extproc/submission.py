@@ -65,7 +65,7 @@ class Submission(Struct, frozen=True):
         if pace is None:
             return state.expected_ttft_s or 0.0
         own_tokens = self.cost.prompt_tokens * state.engines_reporting  # it is one engine's, the pace is all engines'
-        return (pace.depths[self.priority] * DEPTH_SHARE + own_tokens) / pace.tokens_per_s
+        return (pace.depth(self.priority) * DEPTH_SHARE + own_tokens) / pace.tokens_per_s
 
     def longest_wait(self, limit_s: float, state: PoolState) -> tuple[float, Outcome]:
         """How long it may wait where `limit_s` bounds all, and its outcome when that is over.

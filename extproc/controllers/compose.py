@@ -250,7 +250,7 @@ class PoolController:
         return replace(
             state,
             limits=_blindly(limits, failure.capacity) if known else self._unknown(),
-            pace=memory.pace,
+            pace=None if memory.pace is None else memory.pace.upright(),
             rejection=spread(failure.rejection, ShedOrder.LOWEST_FIRST, demand),
             saturation=self._pressure_at,
             reason="engines-silent",

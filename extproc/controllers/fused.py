@@ -212,4 +212,4 @@ def _pace(policy: FusedPolicy, memory: FusedMemory, *, engines: int) -> Pace | N
         return None
     rate = memory.pace * engines
     first, second, third = (rate * policy.backlog_s * depth for depth in DEPTHS)
-    return Pace(rate, (first, second * memory.lean, third * memory.lean), memory.lean)
+    return Pace(rate, (first, second, third), memory.lean)

@@ -53,9 +53,11 @@ class _Bench:
         self.samples: dict[str, EngineSample] = {}
         self.configured: tuple[str, ...] = ENGINES
 
-    def sees(self, engine: str, *, at: float, usage: float = 0.5, capacity: int | None = 10_000) -> None:
+    def sees(
+        self, engine: str, *, at: float, usage: float = 0.5, capacity: int | None = 10_000, waiting: int = 0
+    ) -> None:
         self.samples[engine] = EngineSample(
-            engine=engine, at=at, kv_usage=usage, kv_capacity_tokens=capacity, waiting=0, running=1
+            engine=engine, at=at, kv_usage=usage, kv_capacity_tokens=capacity, waiting=waiting, running=1
         )
 
     def step(self, now: float, demand: Demand = MIX) -> PoolState:
@@ -167,14 +169,16 @@ def test_engines_that_do_not_tell_their_capacity_get_the_unknown_limit_too() -> 
 
 
 def test_the_default_when_blind_goes_on_at_the_last_pace_with_p0s_limit_whole() -> None:
+    """It leant, while a line stood in an engine: but that is over by the time that nobody sees any."""
     bench = _Bench(PoolPolicy())
-    bench.sees("a:1", at=0)
+    bench.sees("a:1", at=0, waiting=100)
     seen = bench.step(0)
     assert seen.pace is not None
+    assert seen.pace.lean < 1
     state = bench.step(2)
     p0, below = seen.limits[0], Load(seen.limits[1].tokens / 2, seen.limits[1].slots)
     assert state.limits == (p0, below, below)
-    assert (state.rejection, state.reason, state.pace) == ((0, 0, 1), "engines-silent", seen.pace)
+    assert (state.rejection, state.reason, state.pace) == ((0, 0, 1), "engines-silent", seen.pace.upright())
     assert state.saturation >= state.pressure_at
 
 

@@ -25,7 +25,7 @@ from extproc.controllers.fused import (
     Fused,
 )
 from extproc.fleet import EngineSample, Fleet
-from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
+from extproc.model import NOTHING, PRIORITIES, UNLIMITED, Demand, Load, PoolState
 
 START = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED))
 CAPACITY = 64_000
@@ -236,9 +236,9 @@ def test_while_a_line_stands_p0_still_finds_room_before_it() -> None:
     pace = bench.state.pace
     assert pace is not None
     assert pace.tokens_per_s == pytest.approx(4000, rel=0.02)
-    assert list(pace.depths) == pytest.approx(
-        [pace.tokens_per_s * 0.2 * d * lean for d, lean in zip(DEPTHS, (1, LEAST_LEAN, LEAST_LEAN), strict=True)]
-    )
+    leans = (1, LEAST_LEAN, LEAST_LEAN)
+    wanted = [pace.tokens_per_s * 0.2 * depth * lean for depth, lean in zip(DEPTHS, leans, strict=True)]
+    assert [pace.depth(priority) for priority in PRIORITIES] == pytest.approx(wanted)
 
 
 def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engines_lines() -> None:

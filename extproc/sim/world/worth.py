@@ -70,7 +70,9 @@ def _score(own: Mapping[Place, float], whole: Mapping[Place, float]) -> Score:
 
 def worths_table(results: Sequence[Result]) -> Table:
     """A row for each part."""
-    grid = Table("fused without", "efficiency %", "+/-", "most lost in", "P0 missed %", "+/-", "most missed more in", "preempt.")
+    grid = Table(
+        "fused without", "efficiency %", "+/-", "most lost in", "P0 missed %", "+/-", "most missed more in", "preempt."
+    )
     for column in (1, 2, 4, 5, 7):
         grid.columns[column].justify = "right"
     for worth in worths(results):
