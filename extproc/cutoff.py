@@ -24,10 +24,12 @@ HOLDS = 2.0
 
 def alone(state: PoolState, base: Load, *, replicas: int, for_s: float, hold_s: float) -> PoolState:
     """The limits of one of `replicas` that was cut off `for_s` ago and held `base` then. P2 is refused."""
-    part = SHARE / max(1, replicas)
+    replicas = max(1, replicas)
+    part = SHARE / replicas
     risen = min(1.0, for_s / (HOLDS * hold_s))
     first, *others = (limit.scaled(part) for limit in state.limits)
-    p0 = _between(least(base, first.scaled(1 / SHARE)), first, risen)
+    even = Load(state.limits[0].tokens / replicas, state.limits[0].slots / replicas)
+    p0 = _between(least(base, even), first, risen)
     p1, p2 = (_between(least(base, share), share, risen) for share in others)
     r0, r1, r2 = (load.scaled(part) for load in state.reserved)
     return replace(

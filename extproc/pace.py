@@ -48,16 +48,15 @@ P = TypeVar("P", bound=Prompt)
 class Prefills:
     """One replica's. `now` does not go back."""
 
-    __slots__ = ("_at", "_tokens")
+    __slots__ = ("_at", "_rate", "_tokens")
 
     def __init__(self) -> None:
         self._tokens = 0.0
-        self._at = 0.0
+        self._at = self._rate = 0.0
 
     def took(self, prompt_tokens: int, now: float, pace: Pace) -> float:
         """A request of so many was let go. When its prompt should be through."""
         self._tokens = self.left(now, pace) + prompt_tokens
-        self._at = now
         return now + self._tokens / pace.let_in_per_s
 
     def over(self, prompt_tokens: int, through_at: float, now: float, pace: Pace) -> None:
@@ -67,11 +66,12 @@ class Prefills:
         """
         left, to_come = self.left(now, pace), min(prompt_tokens, max(0.0, through_at - now) * pace.let_in_per_s)
         self._tokens = max(left - to_come, min(left - GIVEN_BACK * to_come, pace.depth(Priority.P0)))
-        self._at = now
 
     def left(self, now: float, pace: Pace) -> float:
-        """Tokens on their way now."""
-        return max(0.0, self._tokens - (now - self._at) * pace.let_in_per_s)
+        """Tokens on their way now. `pace` holds from now on; what went until now, went by the one before."""
+        self._tokens = max(0.0, self._tokens - (now - self._at) * self._rate)
+        self._at, self._rate = now, pace.let_in_per_s
+        return self._tokens
 
     def lets(self, prompts: Iterable[P], now: float, pace: Pace) -> tuple[list[P], float]:
         """Those from the front that may go now; and when the first that may not could, inf where all may. Looks at no more."""

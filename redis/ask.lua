@@ -1,8 +1,8 @@
 -- ask: one replica reports what it holds and asks for what waits. The reference is extproc/account.py, in the same order.
 --
--- KEYS[1]  hash  replica -> entry        {prefix:pool}:2:replicas
--- KEYS[2]  hash  the pool's facts        {prefix:pool}:2:pool        generation, state, lead
--- KEYS[3]  hash  replica -> counters     {prefix:pool}:2:demand
+-- KEYS[1]  hash  replica -> entry        {prefix:pool}:3:replicas
+-- KEYS[2]  hash  the pool's facts        {prefix:pool}:3:pool        generation, state, lead
+-- KEYS[3]  hash  replica -> counters     {prefix:pool}:3:demand
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  replica, unique to a start of its process
 -- ARGV[3]  report, msgpack array: seq, acked, manner (0: asks, 1: asks and returns, 2: alone), hold_s, ghosts, in use P0,

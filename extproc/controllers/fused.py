@@ -112,19 +112,24 @@ class Fused:
         if capacity_tokens and now - self.memory.at >= PERIOD_S - _EARLY_S:
             pace = self.memory.pace or max(FIRST_PACE, capacity_tokens / len(reporting) / FILLS_S)
             view = self._view(now, reporting, pace, demand=demand, previous=previous, capacity_tokens=capacity_tokens)
-            learned = _learned(self.memory, view, pace=pace) if demand.whole else self.memory
-            self.memory = replace(learned, lean=_lean(view), engines=_engines(self.memory, view), at=now)
+            learned = _learned(self.memory, view, pace=pace) if demand.whole else replace(self.memory, pace=pace)
+            self.memory = _seen(learned, view, at=now)
         in_use = sum(demand.in_use, NOTHING)
         limits = _limits(self._policy, self.memory, capacity_tokens, engines=len(reporting), in_use=in_use)
         return PoolState(
             limits=limits or (UNLIMITED, UNLIMITED, UNLIMITED),
-            saturation=min(1.0, max((mean_usage(reporting) or 0.0) / self._policy.theta, self.memory.busy / BUSY_FROM)),
+            saturation=self._saturation(reporting),
             pressure_at=previous.pressure_at,
             reason="fused" if limits else "capacity-unknown",
             at=now,
             engines_reporting=len(reporting),
             pace=_pace(self._policy, self.memory, engines=len(reporting)),
         )
+
+    def _saturation(self, reporting: Sequence[EngineSample]) -> float:
+        """Whether others lack what one takes. A cache that fills is none: it is filled on purpose."""
+        full = (mean_usage(reporting) or 0.0) >= self._policy.theta
+        return 1.0 if full else min(1.0, self.memory.busy / BUSY_FROM)
 
     def _view(
         self,
@@ -167,18 +172,20 @@ def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
         memory,
         bias=_bias(memory.bias, view),
         pace=max(LEAST_PACE, pace),
-        busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
         recent=recent,
         foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
     )
 
 
-def _lean(view: _View) -> float:
-    return min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue)))
-
-
-def _engines(memory: FusedMemory, view: _View) -> float:
-    return max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S))
+def _seen(memory: FusedMemory, view: _View, *, at: float) -> FusedMemory:
+    """What the engines, and whoever waits here, show by themselves."""
+    return replace(
+        memory,
+        lean=min(1.0, max(LEAST_LEAN, 1 + LEANS * (1 - view.queue))),
+        engines=max(view.engines, memory.engines * math.exp(-view.elapsed_s / MISSED_S)),
+        busy=memory.busy + (view.waits - memory.busy) * min(1.0, view.elapsed_s / BUSY_S),
+        at=at,
+    )
 
 
 def _bias(bias: float, view: _View) -> float:

@@ -187,6 +187,7 @@ class SharedLedger:
         try:
             packed, state = await self._link.run(_ASK, keys, arguments, within_s=ABANDON_S)
             answer = read_answer(packed)
+            told = read_state(state, at=self._clock.now()) if state else None
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
@@ -200,7 +201,7 @@ class SharedLedger:
         self._watch.state_called("ok" if in_time else "late")
         self._standing.heard(self._clock.now(), in_time=in_time, said_alone=report.alone)
         self._reports.answered(report)
-        self._learn(answer, state)
+        self._learn(answer, told)
         if not in_time:
             self._late()
         elif pending is not None and pending is self._pending:
@@ -212,15 +213,13 @@ class SharedLedger:
         packed, counters = pack_report(report), self._reports.counters(self._clock.now())
         return "", self._replica, packed, self._keys.channel, counters, self._fingerprint, report.policy
 
-    def _learn(self, answer: Answer, state: bytes) -> None:
-        now = self._clock.now()
+    def _learn(self, answer: Answer, told: PoolState | None) -> None:
         self._replicas, self._differing = answer.replicas, answer.differing
         self._total = answer.total
-        if state:
-            self._fingerprint = answer.fingerprint
-            self._state = read_state(state, at=now)
+        if told is not None:
+            self._state, self._fingerprint = told, answer.fingerprint
         elif answer.lead_s > 0:
-            self._state = replace(self._state, at=now)
+            self._state = replace(self._state, at=self._clock.now())
         self._on_lead(answer.lead_s)
 
     def _settle(self, pending: _Pending, answer: Answer) -> None:

@@ -146,6 +146,7 @@ class Lead:
                 _PUBLISH, (self._keys.facts, self._keys.demand), arguments, within_s=_CALL_WITHIN_S
             )
             reign = read_reign(raw)
+            found = read_state(reign.found, at=start) if reign.found else None
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             _log.debug("lead_call_failed", pool=self._pool, error=str(error))
             self._try_at = self._clock.now() + _RETRY_S
@@ -153,7 +154,7 @@ class Lead:
         if reign.led:
             if reign.token != self._token:
                 self._taken_at = start
-                self._found = read_state(reign.found, at=start) if reign.found else None
+                self._found = found
                 self._finished = {}
                 self._latencies.clear()
             self._token = reign.token

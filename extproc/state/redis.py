@@ -93,7 +93,7 @@ class SharedPool:
         if counters:
             return merged(counters)
         own = Demand() if self._own is None else self._own.demand(now)
-        return replace(own, whole=self.ledger.replicas <= 1)
+        return replace(own, whole=self._asks and self.ledger.replicas <= 1)
 
     def take_latencies(self) -> tuple[Latency, ...]:
         """Where this process leads, one for each report of a replica: the means of what finished there since the last. Else

@@ -19,7 +19,7 @@ from extproc.files import shipped
 from extproc.model import Load, Pace, PoolState
 from extproc.quota import Due
 
-SCHEMA = 2
+SCHEMA = 3
 """Version of the keys' content; part of their names, so that two versions never read each other's."""
 
 
@@ -121,6 +121,10 @@ def read_reign(raw: tuple[bytes, bytes]) -> Reign:
     return Reign(led == 1, int(token), float(lead_s), told, raw[1])
 
 
+_STATE_LENGTHS = (22, 27)
+"""Without a pace and with one."""
+
+
 def pack_state(state: PoolState) -> tuple[bytes, str]:
     """The state without its time, and its fingerprint."""
     loads = (*state.limits, *state.reserved)
@@ -134,7 +138,10 @@ def pack_state(state: PoolState) -> tuple[bytes, str]:
 
 
 def read_state(packed: bytes, at: float) -> PoolState:
+    """Raises `msgspec.DecodeError`, ValueError or TypeError on what is not one of ours."""
     flat = _any(packed)
+    if len(flat) not in _STATE_LENGTHS:
+        raise ValueError(f"{len(flat)} parts of a state where one of {_STATE_LENGTHS} was expected")
     loads = [Load(float(flat[i]), float(flat[i + 1])) for i in range(0, 12, 2)]
     rejection, rest = flat[12:15], flat[15:]
     saturation, pressure_at, reason, reporting, most, output, ttft, *pace = rest

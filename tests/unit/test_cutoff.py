@@ -66,3 +66,9 @@ def test_all_replicas_cut_off_together_stay_within_the_limit_they_shared(
         still_open = base * max(0.0, 1 - for_s / hold_s)
         total += max(cap, still_open) if base > cap else cap
     assert total <= limit + 1e-6
+
+
+@given(replicas=st.integers(1, 9), each=st.integers(1, 40))
+def test_at_the_loss_p0_replaces_what_ends_within_its_even_part(replicas: int, each: int) -> None:
+    cut = alone(limited(slots=replicas * each), Load(0, each), replicas=replicas, for_s=0.0, hold_s=3.0)
+    assert admissible_alone([Want(P0, Load(0, 1))], [Load(0, each - 1), NOTHING, NOTHING], NOTHING, cut) == 1

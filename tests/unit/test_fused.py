@@ -250,7 +250,7 @@ def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engin
     bench.step(10 * ONE_S, usage=(0.8,), lines=(12,))
     after = bench.law.memory
     assert after.lean < 1
-    assert replace(after, lean=before.lean, at=before.at, engines=before.engines) == before
+    assert (after.pace, after.bias, after.foreign) == (before.pace, before.bias, before.foreign)
 
 
 def test_slow_steps_lower_the_pace() -> None:
@@ -272,10 +272,22 @@ def test_pressure_is_that_somebody_waits_all_the_time() -> None:
     assert bench.state.saturation < 1, "it is full, as it shall be, and nobody waits"
 
 
-def test_engines_as_full_as_they_shall_be_are_pressure_whoever_fills_them() -> None:
+def test_engines_as_full_as_they_shall_be_are_pressure_whoever_fills_them_and_less_full_ones_are_none() -> None:
     bench = _Bench()
-    assert bench.step(usage=(0.45,)).saturation == pytest.approx(0.5)
+    assert bench.step(usage=(0.7,)).saturation == 0
     assert bench.step(usage=(0.95,)).saturation == 1
+
+
+def test_a_replica_alone_that_never_led_paces_all_the_same_and_its_pressure_ends() -> None:
+    bench = _Bench()
+    bench.demand = structs.replace(bench.demand, whole=False)
+    bench.holds(16_000, waiting=20)
+    bench.step(10 * ONE_S, lines=(50,))
+    assert bench.rate == pytest.approx(4000 * LEAST_LEAN)
+    assert bench.state.saturation == 1
+    bench.holds(0)
+    bench.step(10 * ONE_S)
+    assert bench.state.saturation < 0.1
 
 
 def test_one_slow_engine_of_three_is_not_the_pool() -> None:

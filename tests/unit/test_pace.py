@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from extproc.model import Pace, Priority
 from extproc.pace import AGAIN_S, GIVEN_BACK, Prefills
@@ -131,3 +132,13 @@ def test_a_request_that_ends_after_its_prompt_is_through_takes_nothing_from_othe
     prefills.took(1000, 1.0, PACE)
     prefills.over(500, through_at, 1.0, PACE)
     assert prefills.left(1.0, PACE) == 1000
+
+
+def test_what_was_through_stays_through_when_the_pace_changes() -> None:
+    """A long prompt makes a line, the line makes the pace lean, and the prompt is not on its way anew for that."""
+    prefills = Prefills()
+    prefills.took(30_000, 0.0, PACE)
+    assert prefills.left(23.0, PACE) == pytest.approx(7000)
+    leaning = structs.replace(PACE, lean=0.1)
+    assert prefills.left(24.0, leaning) == pytest.approx(6000)
+    assert prefills.left(25.0, leaning) == pytest.approx(5900)
