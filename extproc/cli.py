@@ -160,7 +160,7 @@ def simulate(
     scenario: Annotated[
         str, typer.Argument(help="all, sweep, a scenario's name or number; or fit, oracle, tune, ablate.")
     ],
-    controller: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fixed",
+    controller: Annotated[str, typer.Option(help="Names, separated by commas.")] = "fused",
     seeds: Annotated[str, typer.Option(help="A number or a range: 11-15.")] = "11",
     rho: Annotated[str, typer.Option(help="Offered loads in units of capacity, instead of the scenarios' own.")] = "",
     chunk: Annotated[str, typer.Option(help="The engines' prefill chunks, tokens.")] = "1024,4096",

@@ -12,7 +12,7 @@ from rich.progress import track
 from extproc.errors import ExtprocError
 from extproc.sim.world.cells import CHUNKS, cells, run_all, run_each, scenarios_named
 from extproc.sim.world.oracle import best_of, judged, questions_of
-from extproc.sim.world.plot import draw
+from extproc.sim.world.plot import draw, ready
 from extproc.sim.world.report import tables, to_json
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import policy_of
@@ -64,6 +64,8 @@ def simulate(options: SimulateOptions, console: Console) -> None:
     for setup in setups:
         for name in {cell.scenario: None for cell in wanted}:
             policy_of(setup, SCENARIOS[name])  # what is wrong with it shows here, not in another process
+    if options.plot is not None:
+        ready()
     jobs = [(cell, setup) for cell in wanted for setup in setups]
     progress = Console(stderr=True)
     running = run_all(jobs, options.jobs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
@@ -17,12 +18,17 @@ class NoPlot(ExtprocError):
     """Nothing can be drawn: matplotlib is missing, or there is nothing that belongs into one picture."""
 
 
+def ready() -> None:
+    """Raises `NoPlot` where no picture could be drawn, before hours are spent on what it would show."""
+    if find_spec("matplotlib") is None:
+        raise NoPlot("--plot needs matplotlib: pip install 'extproc[simulate]'")
+
+
 def draw(results: Sequence[Result], file: Path) -> None:
     """Curves where some scenario was run at several loads, else seconds. Raises `NoPlot`."""
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError:
-        raise NoPlot("--plot needs matplotlib: pip install 'extproc[simulate]'") from None
+    ready()
+    from matplotlib.figure import Figure
+
     rows = _curves(results) or _seconds(results)
     figure = Figure(figsize=(6 * len(rows[0]), 3.2 * len(rows)), layout="constrained")
     grid = figure.subplots(len(rows), len(rows[0]), squeeze=False)
