@@ -17,6 +17,9 @@ from tests.support.eventually import eventually
 
 ROOT = Path(__file__).parents[2]
 
+PATIENCE_S = 20.0
+"""That they end is what counts. On a machine busy with other tests the demo has hundreds of clients to cancel first."""
+
 
 @asynccontextmanager
 async def demo(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
@@ -68,7 +71,7 @@ async def test_the_demo_measures_both_runs_keeps_the_stack_and_leaves_nothing(tm
             async with http.post(gateway, json=request, headers={"x-priority": "P0"}) as response:
                 assert (await response.json())["usage"]["completion_tokens"] <= 3
         process.send_signal(signal.SIGINT)
-        await eventually(lambda: all_gone(children))
+        await eventually(lambda: all_gone(children), within_s=PATIENCE_S)
         assert await process.wait() == 0
     check(result)
 
@@ -91,7 +94,7 @@ async def test_an_interrupted_demo_ends_all_its_children(tmp_path: Path) -> None
         children = children_of(process)
         assert len(children) == 3
         process.send_signal(signal.SIGINT)
-        await eventually(lambda: all_gone(children))
+        await eventually(lambda: all_gone(children), within_s=PATIENCE_S)
         assert await process.wait() == 130
 
 
