@@ -247,7 +247,8 @@ class PoolState(Struct, frozen=True):
     `limits[p]`: the pool's total load may not exceed it after admitting a request of priority p (P0's is the pool's limit).
     `reserved[p]`: load held back for p and those above it: priorities below p together stay within `limits[P0] - reserved`.
     `rejection[p]`: share of newcomers of priority p refused outright, 0..1.
-    `saturation`: 0 idle, 1 at the limit, as the engines show it; the load in use is compared apart, where it is known.
+    `saturation`: 0 idle, 1 at the limit, as the engines show it (under `fused`, as whoever waits shows it); the load in use is
+    compared apart, where it is known.
     `pressure_at`: saturation from which drop policies act (the high watermark).
     `engine_max_tokens`: what the largest engine holds, None unknown. `expected_output_tokens`: mean of late, None unknown.
     `expected_ttft_s`: the engines' mean time to first token over the last seconds, None while they showed none.
