@@ -10,17 +10,26 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-Limits = tuple[float, float, float]
-"""KV tokens that P0, P1 and P2 may bring an engine to."""
+Steps = tuple[float, float, float]
 
-LEVEL: Limits = (1.0, 1.0, 1.0)
-STEPS: tuple[Limits, ...] = ((1.05, 1.0, 0.95), (1.2, 1.0, 0.85))
+LEVEL: Steps = (1.0, 1.0, 1.0)
+STEPS: tuple[Steps, ...] = ((1.05, 1.0, 0.95), (1.2, 1.0, 0.85))
 """How far the priorities' limits lie apart around that of P1: not at all, a little, enough for a burst of P0."""
 LEAST_SHARE, MOST_SHARE = 0.15, 1.3
 """Of the KV tokens that there are: where the limit is looked for."""
 EVALUATIONS = 7
-"""Of the search for the limit. They leave an eighth of it, over which goodput is flat."""
+"""Of each search for the limit. They leave an eighth of it, over which goodput is flat."""
+LINES_S = (math.inf, 0.5, 0.125)
+"""How much prefill may stand in line in an engine. Whoever starts behind it is late by that."""
 _GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one engine. `kv_tokens`: that P0, P1 and P2 may bring it to. `line_s`: seconds of prefill that it may have before it."""
+
+    kv_tokens: tuple[float, float, float]
+    line_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +41,31 @@ class Best:
 
 
 def best_constant_limits(goodput: Callable[[Limits], float], capacity_tokens: float) -> Best:
-    """The best of what was tried: one limit for all first, then apart, around the best.
+    """The best of what was tried: one limit for all first, with each line, then limits apart, around the best.
 
     `goodput`: tokens per second of answers within target, from a whole run under these limits.
     """
-    tried: dict[Limits, float] = {}
+    tried: list[Best] = []
 
-    def value(share: float, steps: Limits) -> float:
-        p0, p1, p2 = steps
-        limits = (share * capacity_tokens * p0, share * capacity_tokens * p1, share * capacity_tokens * p2)
-        tried[limits] = found = goodput(limits)
+    def value(share: float, steps: Steps, line_s: float) -> float:
+        p0, p1, p2 = (share * capacity_tokens * step for step in steps)
+        limits = Limits((p0, p1, p2), line_s)
+        found = goodput(limits)
+        tried.append(Best(found, limits))
         return found
 
-    low, high = math.log(LEAST_SHARE), math.log(MOST_SHARE)
-    share = math.exp(climb(lambda x: value(math.exp(x), LEVEL), low, high, evaluations=EVALUATIONS))
+    def best() -> Best:
+        return max(tried, key=lambda one: one.tokens_per_s)
+
+    def level(line_s: float) -> Callable[[float], float]:
+        return lambda log_share: value(math.exp(log_share), LEVEL, line_s)
+
+    for line_s in LINES_S:
+        climb(level(line_s), math.log(LEAST_SHARE), math.log(MOST_SHARE), evaluations=EVALUATIONS)
+    around = best().limits
     for steps in STEPS:
-        value(share, steps)
-    limits = max(tried, key=tried.__getitem__)
-    return Best(tried[limits], limits)
+        value(around.kv_tokens[1] / capacity_tokens, steps, around.line_s)
+    return best()
 
 
 def climb(function: Callable[[float], float], low: float, high: float, *, evaluations: int) -> float:

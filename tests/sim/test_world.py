@@ -55,6 +55,14 @@ def test_a_killed_replica_takes_nobody_with_it() -> None:
     assert {record.fate for record in important} == {Fate.ANSWERED}
 
 
+def test_who_goes_past_the_service_waits_for_nobody_and_is_never_refused() -> None:
+    records = play(Cell("bypass", 2.0, 1024, 3), setup_named("fused")).records
+    past = [record for record in records if record.arrival.bypasses]
+    assert len(past) == pytest.approx(len(records) / 4, rel=0.1)
+    assert all(record.admitted_at == record.sent_at for record in past)
+    assert any(record.reason for record in records if not record.arrival.bypasses)
+
+
 def test_each_of_several_pools_serves_its_own_model() -> None:
     result = run_scenario(Cell("pools", 0.5, 1024, 3), setup_named("fixed"))
     assert result.efficiency == pytest.approx(1.0, abs=0.01)

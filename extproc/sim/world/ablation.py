@@ -25,7 +25,7 @@ PLACES = (
     *(("sweep", 2.0), ("sweep", 5.0), ("1-step", 2.0), ("2-shift-tokens", 2.0), ("2-shift-requests", 0.7)),
     *(("4-cancel-storm", 2.0), ("5-engines-lost", 2.0), ("6-frozen-endpoint", 2.0), ("8-store-lost", 2.0)),
     *(("9-replicas", 2.0), ("10-tenant-flood", 2.0), ("11-bimodal", 2.0), ("small-cache", 2.0)),
-    *(("small-cache", 5.0), ("slow-cards", 2.0), ("restart", 2.0)),
+    *(("small-cache", 5.0), ("slow-cards", 2.0), ("restart", 2.0), ("bypass", 2.0)),
 )
 """Scenario and load of each cell."""
 

@@ -48,7 +48,6 @@ class Gateway(Protocol):
     loop: asyncio.AbstractEventLoop
     persistence: Persistence
     random: Random
-    knows_lengths: bool
 
     def admission(self, attempt: Attempt) -> Admission | None:
         """Of the replica that Envoy asks, which becomes the attempt's; None: there is none, and it lets the request pass."""
@@ -99,11 +98,11 @@ class Attempt:
     # -- the verdict
 
     def _ask(self) -> None:
-        admission = self._gateway.admission(self)
+        admission = None if self._arrival.bypasses else self._gateway.admission(self)
         if admission is None:
             self.pass_by()
             return
-        body = body_of(self._arrival, exact=self._gateway.knows_lengths)
+        body = body_of(self._arrival)
         answer = admission.arrive(head_of(self._arrival, len(body), self.record.attempt))
         if isinstance(answer, Candidate):
             self._decided(admission.decide(answer, body if answer.wants_body else None))

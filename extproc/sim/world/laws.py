@@ -1,12 +1,11 @@
-"""Control laws that exist only to be compared with: a binary gate, and limits that never change."""
+"""Control laws that exist only to be compared with: a binary gate, and none."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from extproc.fleet import Fleet
-from extproc.model import NOTHING, UNLIMITED, Demand, Load, PoolState
+from extproc.model import NOTHING, UNLIMITED, Demand, PoolState
 
 _CLOSED = (NOTHING, NOTHING, NOTHING)
 _OPEN = (UNLIMITED, UNLIMITED, UNLIMITED)
@@ -20,9 +19,6 @@ class Gate:
     waiting: int = 5
     kv_usage: float = 0.8
     stale_after_s: float = 1.0
-
-    def over(self, engines: int) -> Gate:  # noqa: ARG002 - it looks at each by itself
-        return self
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
         reporting = fleet.reporting(now, self.stale_after_s)
@@ -40,21 +36,11 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """Limits that never change: tokens and slots per priority, for each engine. The oracle's, which knows all lengths."""
-
-    tokens: tuple[float, float, float]
-    slots: tuple[float, float, float] = (math.inf, math.inf, math.inf)
-    engines: int = 1
-
-    def over(self, engines: int) -> Constant:
-        """For a pool of so many."""
-        return replace(self, engines=engines)
+class Open:
+    """No limit."""
 
     def step(self, now: float, fleet: Fleet, *, demand: Demand, previous: PoolState) -> PoolState:  # noqa: ARG002
-        each = (Load(tokens, slots) for tokens, slots in zip(self.tokens, self.slots, strict=True))
-        p0, p1, p2 = (load.scaled(self.engines) for load in each)
-        return PoolState(limits=(p0, p1, p2), reason="constant", at=now)
+        return PoolState(limits=_OPEN, reason="none", at=now)
 
 
-Law = Gate | Constant
+Law = Gate | Open

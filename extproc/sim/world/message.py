@@ -8,8 +8,6 @@ from extproc.sim.world.traffic import Arrival
 
 _CHAT = "/v1/chat/completions"
 _PRIORITY = {priority: str(priority) for priority in PRIORITIES}
-_MESSAGE_TOKENS = 4
-"""What the service adds for a message's role."""
 
 
 def head_of(arrival: Arrival, length: int, attempt: int) -> RequestHead:
@@ -25,11 +23,9 @@ def head_of(arrival: Arrival, length: int, attempt: int) -> RequestHead:
     return RequestHead("POST", _CHAT, headers, request_id=f"{arrival.at_s:.9f}-{attempt}")
 
 
-def body_of(arrival: Arrival, *, exact: bool) -> bytes:
-    """A chat completion as the client sends it, the same at every attempt and like no other; `exact`: from which the service
-    reads the true lengths."""
-    text = 4 * max(1, arrival.prompt_tokens - _MESSAGE_TOKENS) if exact else arrival.text_bytes
-    most = arrival.output_tokens if exact else arrival.max_tokens
+def body_of(arrival: Arrival) -> bytes:
+    """A chat completion as the client sends it, the same at every attempt and like no other."""
+    text, most = arrival.text_bytes, arrival.max_tokens
     limit = b"" if most is None else b'"max_tokens":%d,' % most
     start = b'{"model":"model-%d","stream":true,%s"messages":[{"role":"user","content":"' % (arrival.pool, limit)
     return start + (b"%.9f" % arrival.at_s)[-text:].ljust(text, b"x") + b'"}]}'

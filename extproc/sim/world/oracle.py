@@ -1,7 +1,6 @@
 """Who knows all lengths: the most that constant limits get out of an engine, on the very requests of a seed.
 
 Found once for each workload, kind of engine and seed, at twice the load: what lies above saturation makes no difference to it.
-Queues are those of somebody who knows the targets, too: nobody is sent to the engines who has waited too long.
 """
 
 from __future__ import annotations
@@ -11,29 +10,16 @@ from dataclasses import dataclass, replace
 
 from extproc.sim.engine_spec import EngineSpec
 from extproc.sim.oracle import Best, Limits, best_constant_limits
-from extproc.sim.world.laws import Constant
+from extproc.sim.world.clairvoyant import serve
 from extproc.sim.world.measures import good_tokens
-from extproc.sim.world.run import Cell, Result, capacity_tokens_per_s, ideal_tokens_per_s, play_in, spans_of
+from extproc.sim.world.run import Cell, Result, capacity_tokens_per_s, ideal_tokens_per_s, spans_of, traffic
 from extproc.sim.world.scenario import Phase
 from extproc.sim.world.scenarios import SCENARIOS
-from extproc.sim.world.setup import Setup
 from extproc.sim.world.traffic import Workload
 
 ENGINES, SECONDS, RHO = 2, 40.0, 2.0
 _REQUESTS_OF = "sweep"
 """The scenario whose requests a seed brings."""
-QUEUES = {
-    "queues": [
-        {
-            "priority": priority,
-            "name": f"band-{priority}",
-            "maxQueueSize": 5000,
-            "timeout": timeout,
-            "dropPolicy": "tail",
-        }
-        for priority, timeout in enumerate(("0.8s", "2.5s", "9s"))
-    ]
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,33 +47,17 @@ def questions_of(cells: Iterable[Cell]) -> list[Question]:
 
 
 def best_of(question: Question) -> Best:
-    """C* and the limits behind it, per engine. Takes nine runs."""
+    """C* and the limits behind it, per engine."""
+    spec, phase = question.spec, Phase(SECONDS, RHO, question.workload)
+    scenario = replace(SCENARIOS[_REQUESTS_OF], engines=ENGINES)
+    requests = traffic(scenario, (phase,), spec, question.seed)
+    from_s = scenario.warm_up_s
 
     def goodput(limits: Limits) -> float:
-        return _goodput(question, _setup(limits, question.spec))
+        records = serve(requests, limits, spec, engines=ENGINES)
+        return good_tokens(records, from_s, from_s + SECONDS) / SECONDS / ENGINES
 
-    return best_constant_limits(goodput, float(question.spec.kv_tokens))
-
-
-def _setup(limits: Limits, spec: EngineSpec) -> Setup:
-    """Slots as the engines have them, less for lower priorities in the same proportion."""
-    p0, p1, p2 = limits
-    slots = spec.max_num_seqs
-    law = Constant((p0, p1, p2), (slots, slots * p1 / p0, slots * p2 / p0))
-    return Setup("oracle", policy=QUEUES, law=law, knows_lengths=True)
-
-
-def _goodput(question: Question, setup: Setup) -> float:
-    scenario = replace(
-        SCENARIOS[_REQUESTS_OF],
-        phases=lambda rho, _: (Phase(SECONDS, rho, question.workload),),
-        engines=ENGINES,
-        kv_tokens=question.spec.kv_tokens,
-        speed=question.spec.speed,
-    )
-    diary = play_in(scenario, Cell(scenario.name, RHO, question.spec.chunk, question.seed), setup=setup)
-    from_s = scenario.warm_up_s
-    return good_tokens(diary.records, from_s, from_s + SECONDS) / SECONDS / ENGINES
+    return best_constant_limits(goodput, float(spec.kv_tokens))
 
 
 def judged(result: Result, found: Found) -> Result:

@@ -73,13 +73,13 @@ def play(cell: Cell, setup: Setup) -> Diary:
 def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
     """Likewise, in a scenario that is not in the table; `cell` says the rest."""
     spec = replace(scenario.spec(cell.chunk), scheduling=setup.scheduling)
-    traffic = _traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
-    at_most_s = traffic[-1].at_s + scenario.settle_s
+    requests = traffic(scenario, scenario.phases(cell.rho, cell.chunk), spec, cell.seed)
+    at_most_s = requests[-1].at_s + scenario.settle_s
 
     async def main() -> Diary:
         world = World(scenario, setup, spec=spec, seed=f"{cell.seed}/{cell.scenario}")
         schedule(world, scenario.faults, from_s=scenario.warm_up_s)
-        return await world.run(traffic, at_most_s=at_most_s)
+        return await world.run(requests, at_most_s=at_most_s)
 
     gc.freeze()
     gc.disable()  # a run makes no cycles worth collecting, and ends soon
@@ -90,14 +90,15 @@ def play_in(scenario: Scenario, cell: Cell, *, setup: Setup) -> Diary:
         gc.unfreeze()
 
 
-def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed: int) -> list[Arrival]:
-    traffic: list[Arrival] = []
+def traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed: int) -> list[Arrival]:
+    """All requests of these phases, with the scenario's warm-up before and its cool-down after, to engines like `spec`."""
+    requests: list[Arrival] = []
     from_s = 0.0
     before = replace(phases[0], seconds=scenario.warm_up_s)
     after = replace(phases[-1], seconds=scenario.cool_down_s)
     for index, phase in enumerate((before, *phases, after)):
         tokens = phase.rho * capacity(phase.workload, spec) * scenario.engines * phase.seconds
-        traffic += arrivals(
+        requests += arrivals(
             phase.workload,
             output_tokens=tokens,
             from_s=from_s,
@@ -107,7 +108,7 @@ def _traffic(scenario: Scenario, phases: Sequence[Phase], spec: EngineSpec, seed
             seed=f"{seed}/{scenario.name}/{index}",
         )
         from_s += phase.seconds
-    return traffic
+    return requests
 
 
 def spans_of(cell: Cell, capacity_of: Callable[[Workload, EngineSpec], float] = capacity) -> tuple[Span, ...]:

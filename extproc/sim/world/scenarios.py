@@ -18,6 +18,7 @@ SWEEP_RHOS = (0.5, 0.8, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0)
 BURSTY = Crowd(bursty=True)
 HALF_DEAF = Crowd(deaf=0.5)
 LEAVING = Crowd(leaving=0.8)
+PAST_US = Crowd(bypassing=0.25)
 SDK_RETRIES, STUBBORN_RETRIES = 2, 10
 TOKENS_PER_LONG_REQUEST = 6.0
 """Prompt and answer of a long request, in those of a usual one."""
@@ -155,6 +156,15 @@ _TABLE = (
     ),
     replace(
         _constant("restart", "small caches, full; the only replica dies and another starts", *_RESTART),
+        kv_tokens=SMALL_CACHE_TOKENS,
+        in_all=False,
+    ),
+    replace(
+        _curve(
+            "bypass",
+            "small caches; a quarter of all goes past the service",
+            lambda rho: Phase(40.0, rho, crowd=PAST_US),
+        ),
         kv_tokens=SMALL_CACHE_TOKENS,
         in_all=False,
     ),

@@ -19,15 +19,13 @@ TPOT_TARGET_S = 0.060
 @dataclass(frozen=True, slots=True)
 class Setup:
     """`policy`: over the defaults, as the policy's YAML would say it; `pool`: likewise, for every pool; `by_workload`: over that,
-    where a scenario's workload is of this name. `law` decides instead of the policy's controllers. `knows_lengths`: bodies
-    tell the service the true lengths, which no service knows."""
+    where a scenario's workload is of this name. `law` decides instead of the policy's controllers."""
 
     name: str
     policy: Mapping[str, object] = field(default_factory=dict)
     pool: Mapping[str, object] = field(default_factory=dict)
     by_workload: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     law: Law | None = None
-    knows_lengths: bool = False
     scheduling: Scheduling = Scheduling.FCFS
 
 
@@ -54,7 +52,6 @@ def policy_of(setup: Setup, scenario: Scenario) -> Policy:
     whole = {
         "pools": pools,
         "trust": {"headers": ["x-priority", "x-tenant-id"]},
-        "cost": {"defaultOutputTokens": 1_000_000} if setup.knows_lengths else {},
     }
     return parse_policy(yaml.safe_dump(_over(_over(whole, setup.policy), scenario.policy)), "simulated policy")
 

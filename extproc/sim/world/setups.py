@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from extproc.config import ControllerName
 from extproc.errors import ExtprocError
-from extproc.sim.world.laws import Constant, Gate
+from extproc.sim.world.laws import Gate, Open
 from extproc.sim.world.setup import Setup
 from extproc.sim.world.tuned import as_tuned, load
 
@@ -20,7 +18,7 @@ _QUEUED = {
 """Strict priority queues that refuse only who has waited too long."""
 
 _SETUPS = (
-    Setup("none", law=Constant((math.inf, math.inf, math.inf))),
+    Setup("none", law=Open()),
     Setup("fixed", pool={"controllers": ["fixed"]}),
     Setup("watermark", pool={"controllers": ["watermark"]}),
     Setup("vegas", pool={"controllers": ["vegas"]}),

@@ -63,7 +63,8 @@ class Workload:
 
 class Arrival(NamedTuple):
     """One request as its client means to send it, `at_s` after the start. `leaves_after_s`: inf, unless it leaves whatever
-    happens. `obeys`: what its client does with a Retry-After. `text_bytes`: of its prompt."""
+    happens. `obeys`: what its client does with a Retry-After. `text_bytes`: of its prompt. `bypasses`: it goes to the engines by a
+    way of its own."""
 
     at_s: float
     priority: Priority
@@ -75,17 +76,19 @@ class Arrival(NamedTuple):
     leaves_after_s: float = math.inf
     obeys: bool = True
     pool: int = 0
+    bypasses: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
     """How clients behave in a phase. `leaving`: share that leaves within `leaves_within_s` of sending; `deaf`: share that
-    ignores Retry-After; `bursty`: see `BURST_PERIOD_S`."""
+    ignores Retry-After; `bursty`: see `BURST_PERIOD_S`; `bypassing`: share that goes to the engines past the service."""
 
     leaving: float = 0.0
     leaves_within_s: float = 0.2
     deaf: float = 0.0
     bursty: bool = False
+    bypassing: float = 0.0
 
 
 @lru_cache(maxsize=8)
@@ -116,6 +119,8 @@ def _drawn(
             left -= arrival.output_tokens
         if crowd.deaf:
             arrival = arrival._replace(obeys=people.random() >= crowd.deaf)
+        if crowd.bypassing:
+            arrival = arrival._replace(bypasses=people.random() < crowd.bypassing)
         yield arrival
 
 

@@ -64,7 +64,6 @@ class World:
         self.loop = asyncio.get_running_loop()
         self.persistence: Persistence = scenario.persistence
         self.random = Random(f"{seed}/clients")
-        self.knows_lengths = setup.knows_lengths
         self.diary = Diary()
         self._seed = seed
         self._setup = setup
@@ -106,7 +105,7 @@ class World:
         )
         if self._setup.law is not None:
             for pool in self._policy.pools:
-                pools.control(pool.name).use(self._setup.law.over(len(pool.engines.static)))
+                pools.control(pool.name).use(self._setup.law)
         self.replicas.append(Replica(pools, Places(), clock, line, self.loop.create_task(pools.run())))
 
     def kill_replica(self, number: int) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from extproc.config import parse_policy
 from extproc.cost import read_body
 from extproc.model import Priority
@@ -13,15 +11,8 @@ from extproc.sim.world.traffic import Arrival
 COST = parse_policy("{}").cost
 
 
-@pytest.mark.parametrize("prompt_tokens", [5, 6, 500, 32_000])
-def test_an_exact_body_tells_the_true_lengths(prompt_tokens: int) -> None:
-    facts = read_body(body_of(Arrival(1.5, Priority.P1, "a", prompt_tokens, 77, 9999), exact=True), COST)
-    assert facts is not None
-    assert (facts.prompt_tokens, facts.max_output_tokens) == (prompt_tokens, 77)
-
-
-def test_a_usual_body_tells_its_length_and_is_like_no_other() -> None:
-    one, other = (body_of(Arrival(at_s, Priority.P1, "a", 100, 77, 400), exact=False) for at_s in (1.5, 1.6))
+def test_a_body_tells_its_length_and_is_like_no_other() -> None:
+    one, other = (body_of(Arrival(at_s, Priority.P1, "a", 100, 77, 400)) for at_s in (1.5, 1.6))
     facts = read_body(one, COST)
     assert facts is not None
     assert (facts.prompt_tokens, facts.max_output_tokens, facts.model) == (104, None, "model-0")
