@@ -1,5 +1,8 @@
 """The ledger of one pool that is shared over Redis: asks with one call in flight, and goes on alone while it cannot ask.
 
+An ask is written, and its answer acted upon, where they come up: through tasks either would wait for the event loop once more,
+behind whatever a burst has put there.
+
 Nothing a user does waits for Redis longer than a `Deadline`: an ask that has no answer by then is answered by `Standing`, and
 so are all that follow at once, until a call is answered in time again. The call itself goes on until `ABANDON_S`, so that a
 slow moment costs no connection; what it answers then is not believed, and the next report corrects the account.
@@ -8,9 +11,10 @@ slow moment costs no connection; what it answers then is not believed, and the n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import structlog
@@ -18,12 +22,12 @@ from msgspec.structs import replace
 
 from extproc.account import Report
 from extproc.capacity import Ghosts
-from extproc.clock import Clock
+from extproc.clock import Clock, Timer
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, Load, PoolState
-from extproc.ports import Ask, TrafficSource, Verdicts
+from extproc.ports import Ask, TrafficSource, Verdicts, Want
 from extproc.state.deadline import Deadline
-from extproc.state.link import Argument, Line
+from extproc.state.link import Argument, Line, run
 from extproc.state.reports import Reports
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.standing import Standing
@@ -48,6 +52,17 @@ class _Pending:
     at: float
 
 
+@dataclass(slots=True)
+class _Call:
+    """A call in flight. `pending`: the ask in it, if there was one; None: it only reports."""
+
+    pending: _Pending | None
+    report: Report
+    at: float
+    deadline: Deadline
+    give_up: Callable[[], None]
+
+
 class SharedLedger:
     """Implements `ports.Ledger`. `on_lead` hears with each answer what is left of the pool's lead; `on_change` is called
     when this replica is cut off or hears again."""
@@ -70,7 +85,8 @@ class SharedLedger:
         self._standing = Standing()
         self._reports = Reports(replica)
         self._link = link
-        self._keys = keys
+        self._all_keys = (keys.replicas, keys.facts, keys.demand)
+        self._channel = keys.channel
         self._clock = clock
         self._on_lead = on_lead
         self._on_change = on_change
@@ -83,7 +99,11 @@ class SharedLedger:
         self._in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
         self._ghosts = Ghosts(clock.now())
         self._pending: _Pending | None = None
-        self._due = asyncio.Event()
+        self._call: _Call | None = None
+        self._due = False
+        """There is something to say, as soon as the call in flight has ended."""
+        self._timer: Timer | None = None
+        self._running: asyncio.Future[None] | None = None
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -135,7 +155,7 @@ class SharedLedger:
         if self._standing.alone:
             self._answer_alone()
         else:
-            self._due.set()
+            self._say()
 
     def at_once(self, _ask: Ask) -> Verdicts | None:
         """The others have a say in everything."""
@@ -155,63 +175,101 @@ class SharedLedger:
     def woken(self, message: str) -> None:
         """A message on the pool's channel: the replica whose turn it is, or `*` for a new state."""
         if message in ("*", self._replica):
-            self._due.set()
-            self._wake()
+            self._wake_and_say()
 
     async def run(self) -> None:
         """Calls when there is something to ask, and often enough to be heard. At the end it says what is still held."""
+        self._running = asyncio.get_running_loop().create_future()
         try:
-            while True:
-                await self._until_due()
-                await self._call(self._pending)
+            self._go_on()
+            await self._running
         finally:
-            self._pending = None
-            with suppress(TimeoutError):
+            self._running = self._pending = None
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._call is not None:
+                self._call.deadline.cancel()
+                self._call.give_up()
+            with suppress(TimeoutError, StateUnavailable):
                 await asyncio.wait_for(self._last_word(), _LAST_WORD_S)
 
-    async def _until_due(self) -> None:
-        wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
-        timer = self._clock.call_at(self._clock.now() + wait_s, self._due.set)
-        try:
-            await self._due.wait()
-        finally:
-            timer.cancel()
-            self._due.clear()
+    def _say(self) -> None:
+        """Calls, at once or as soon as the call in flight has ended."""
+        if self._running is None or self._call is not None:
+            self._due = True
+            return
+        self._due = False
+        if self._timer is not None:
+            self._timer.cancel()
+        start, pending = self._clock.now(), self._pending
+        report = self._report(start, () if pending is None else pending.ask.wants)
+        deadline, arguments = Deadline(self._clock, self._late), self._arguments(report)
+        give_up = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=self._heard)
+        self._call = _Call(pending, report, start, deadline, give_up)
 
-    async def _call(self, pending: _Pending | None) -> None:
-        start = self._clock.now()
-        wants = () if pending is None else pending.ask.wants
-        report = self._reports.next(start, self._standing, in_use=self._in_use, ghosts=self._ghosts, wants=wants)
-        deadline = Deadline(self._clock, self._late)
-        keys, arguments = (self._keys.replicas, self._keys.facts, self._keys.demand), self._arguments(report)
+    def _wake_and_say(self) -> None:
+        """Whoever is woken mostly asks, and that says it all."""
+        before = self._call
+        self._wake()
+        if self._call is before:
+            self._say()
+
+    def _go_on(self) -> None:
+        """Nothing is in flight."""
+        if self._due:
+            self._say()
+        else:
+            wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
+            self._timer = self._clock.call_at(self._clock.now() + wait_s, self._say)
+
+    def _heard(self, said: object) -> None:
+        running, call = self._running, self._call
+        if running is None or call is None:
+            return
+        self._call = None
+        call.deadline.cancel()
         try:
-            packed, state = await self._link.run(_ASK, keys, arguments, within_s=ABANDON_S)
-            answer = read_answer(packed)
-            told = read_state(state, at=self._clock.now()) if state else None
+            self._take(call, said)
+            if self._call is None:
+                self._go_on()
+        except Exception as error:  # noqa: BLE001 - a bug: as in a task of ours, it ends `run`
+            if not running.done():
+                running.set_exception(error)
+
+    def _take(self, call: _Call, said: object) -> None:
+        try:
+            if isinstance(said, StateUnavailable):
+                raise said
+            answer, told = self._read(said)
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
             self._standing.broken()
             self._late()
             return
-        finally:
-            deadline.cancel()
-        took_s = self._clock.now() - start
-        in_time = not deadline.passed and took_s <= BELIEVED_S
+        now = self._clock.now()
+        in_time = not call.deadline.passed and now - call.at <= BELIEVED_S
         self._watch.state_called("ok" if in_time else "late")
-        self._standing.heard(self._clock.now(), in_time=in_time, said_alone=report.alone)
-        self._reports.answered(report)
+        self._standing.heard(now, in_time=in_time, said_alone=call.report.alone)
+        self._reports.answered(call.report)
         self._learn(answer, told)
         if not in_time:
             self._late()
-        elif pending is not None and pending is self._pending:
-            self._settle(pending, answer)
+        elif call.pending is not None and call.pending is self._pending:
+            self._settle(call.pending, answer)
         if in_time and self._standing.alone:
             self._hear_again()
 
+    def _read(self, said: Any) -> tuple[Answer, PoolState | None]:
+        packed, state = said
+        return read_answer(packed), read_state(state, at=self._clock.now()) if state else None
+
+    def _report(self, now: float, wants: Sequence[Want]) -> Report:
+        return self._reports.next(now, self._standing, in_use=self._in_use, ghosts=self._ghosts, wants=wants)
+
     def _arguments(self, report: Report) -> tuple[Argument, ...]:
         packed, counters = pack_report(report), self._reports.counters(self._clock.now())
-        return "", self._replica, packed, self._keys.channel, counters, self._fingerprint, report.policy
+        return "", self._replica, packed, self._channel, counters, self._fingerprint, report.policy
 
     def _learn(self, answer: Answer, told: PoolState | None) -> None:
         self._replicas, self._differing = answer.replicas, answer.differing
@@ -245,12 +303,10 @@ class SharedLedger:
 
     def _hear_again(self) -> None:
         """The next call asks again, or says at least that this replica is alone no more: others wait for that."""
-        was_cut_off = self._standing.back()
-        self._due.set()
-        if was_cut_off:
+        if self._standing.back():
             _log.warning("heard_again", pool=self._pool)
             self._on_change()
-        self._wake()
+        self._wake_and_say()
 
     def _alone(self, now: float) -> PoolState:
         return self._standing.state(self._state, now, replicas=self._replicas, hold_s=self._ghosts.hold_s)
@@ -265,4 +321,5 @@ class SharedLedger:
 
     async def _last_word(self) -> None:
         if not self._standing.alone:
-            await self._call(None)
+            arguments = self._arguments(self._report(self._clock.now(), ()))
+            await run(self._link, _ASK, self._all_keys, arguments, within_s=_LAST_WORD_S)

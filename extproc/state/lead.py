@@ -20,7 +20,7 @@ from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Demand, Finished, Latency, PoolState
 from extproc.state.demand import HEARD_FOR_S, Told, read_told
-from extproc.state.link import Line
+from extproc.state.link import Line, run
 from extproc.state.scripts import Keys, Reign, Script, pack_state, read_reign, read_state
 
 LEAD_S = 0.7
@@ -112,8 +112,8 @@ class Lead:
         if self.leading:
             with_none = ("", self._owner, self._token, 0, b"", "", self._keys.channel, 0)
             with suppress(StateUnavailable):  # then it runs out by itself
-                await self._link.run(
-                    _PUBLISH, (self._keys.facts, self._keys.demand), with_none, within_s=_CALL_WITHIN_S
+                await run(
+                    self._link, _PUBLISH, (self._keys.facts, self._keys.demand), with_none, within_s=_CALL_WITHIN_S
                 )
         self._until = -math.inf
 
@@ -142,8 +142,8 @@ class Lead:
         arguments = ("", self._owner, self._token, LEAD_S, packed, fingerprint, self._keys.channel, int(changed))
         self._sent_at = start
         try:
-            raw = await self._link.run(
-                _PUBLISH, (self._keys.facts, self._keys.demand), arguments, within_s=_CALL_WITHIN_S
+            raw = await run(
+                self._link, _PUBLISH, (self._keys.facts, self._keys.demand), arguments, within_s=_CALL_WITHIN_S
             )
             reign = read_reign(raw)
             found = read_state(reign.found, at=start) if reign.found else None

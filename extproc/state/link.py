@@ -1,7 +1,6 @@
-"""The connection to Redis or Valkey, and the one error for everything it can say. Nothing else knows the client.
+"""Calls to Redis or Valkey, and the one error for everything it can say. Nothing else knows the client.
 
-The client's own retries are off: a call that ran but whose answer was lost must not run twice without our knowing. Its
-time-outs are ours; a call that is given up drops its connection, so that its answer is never read as another's.
+Time-outs are ours; a call that is given up drops its connection, so that its answer is never read as another's.
 """
 
 from __future__ import annotations
@@ -9,33 +8,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit
 
+import hiredis
 from redis import exceptions
-from redis.asyncio import Redis, RedisCluster, Sentinel
-from redis.asyncio.connection import SSLConnection, parse_url
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
+from redis.asyncio import Redis, RedisCluster
+from redis.asyncio.connection import AbstractConnection
 
-from extproc.errors import ExtprocError, StateUnavailable
+from extproc.errors import StateUnavailable
+from extproc.state.client import client_of, client_of_node
+from extproc.state.pipe import Pipe
 from extproc.state.scripts import Script
 
-CONNECT_S = 1.0
 FIND_S = 5.0
 """For asking a cluster which node has what; a call's own time begins after it."""
-_SENTINEL_PORT = 26379
+_OPENING = 32
+"""Connections being opened at a time: of many calls at once most soon find one that others have done with."""
 
 _KINDS: tuple[tuple[type[Exception], str], ...] = (
     (TimeoutError, "timeout"),
     (exceptions.TimeoutError, "timeout"),
-    (exceptions.BusyLoadingError, "loading"),
-    (exceptions.ReadOnlyError, "readonly"),
-    (exceptions.OutOfMemoryError, "oom"),
     (exceptions.ClusterError, "cluster"),
     (exceptions.RedisClusterException, "cluster"),
-    (exceptions.MovedError, "cluster"),
-    (exceptions.NoScriptError, "noscript"),
     (exceptions.AuthenticationError, "auth"),
     (exceptions.AuthorizationError, "auth"),
     (exceptions.NoPermissionError, "auth"),
@@ -47,6 +42,8 @@ _WORDS = {
     "READONLY": "readonly",
     "OOM": "oom",
     "CLUSTERDOWN": "cluster",
+    "MOVED": "cluster",
+    "ASK": "cluster",
     "MASTERDOWN": "readonly",
     "BUSY": "busy",
     "MISCONF": "misconf",
@@ -55,21 +52,31 @@ _WORDS = {
     "WRONGPASS": "auth",
     "NOPERM": "auth",
     "TRYAGAIN": "cluster",
+    "NOSCRIPT": "noscript",
 }
+_ERRORS = (
+    exceptions.RedisError,
+    exceptions.RedisClusterException,
+    hiredis.ReplyError,
+    hiredis.ProtocolError,
+    OSError,
+    TimeoutError,
+)
+"""What a client, a connection or a server may say."""
 
 
 Argument = str | bytes | int | float
-
-
-class BadUrl(ExtprocError):
-    """`--redis-url` is not one; the message says what was expected, and never repeats a password."""
+Heard = Callable[[Any], None]
+"""Gets a script's answer, or StateUnavailable."""
 
 
 class Line(Protocol):
-    """What the ledger and the lead need of a connection: `Link`."""
+    """What the ledger, the lead and the quotas need of a connection: `Link`."""
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float) -> Any:
-        """See `Link.run`."""
+    def call(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float, heard: Heard
+    ) -> Callable[[], None]:
+        """See `Link.call`."""
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """See `Link.listen`."""
@@ -83,6 +90,27 @@ class Subscription(Protocol):
     def listen(self) -> Any: ...
 
     async def aclose(self) -> None: ...
+
+
+async def run(
+    line: Line, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float
+) -> Any:
+    """`Line.call` for who can wait: the script's answer. Raises StateUnavailable."""
+    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def heard(said: Any) -> None:
+        if answer.done():
+            return
+        if isinstance(said, StateUnavailable):
+            answer.set_exception(said)
+        else:
+            answer.set_result(said)
+
+    give_up = line.call(script, keys, arguments, within_s=within_s, heard=heard)
+    try:
+        return await answer
+    finally:
+        give_up()
 
 
 def kind_of(error: Exception) -> str:
@@ -99,25 +127,25 @@ class Link:
 
     def __init__(self, url: str) -> None:
         self._client = client_of(url)
+        self._idle: dict[str, list[Pipe]] = {}
+        """By node; a server that is no cluster's has no name."""
+        self._lost = False
+        """What is known of a cluster's nodes may be wrong."""
+        self.opening = asyncio.Semaphore(_OPENING)
 
-    async def run(self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float) -> Any:
-        """The script's answer. Raises StateUnavailable, and then the next call starts on a new connection."""
-        try:
-            await self._find_nodes()
-            async with asyncio.timeout(within_s):
-                try:
-                    return await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
-                except exceptions.NoScriptError:  # it ran nothing: the only error after which a call is repeated
-                    return await self._client.eval(script.text, len(keys), *keys, *arguments)
-        except (exceptions.RedisError, exceptions.RedisClusterException, OSError, TimeoutError) as error:
-            await self._forget_connections()
-            raise StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}") from error
+    def call(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float, heard: Heard
+    ) -> Callable[[], None]:
+        """Runs a script whose keys are of one slot. `heard` is called once, later, in the callback that reads the answer, with
+        it or with StateUnavailable: then the next call starts on a new connection. What is returned gives the call up."""
+        call = _Call(self, script, keys, arguments, within_s=within_s, heard=heard)
+        return call.give_up
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """Calls `heard` with each message, until the connection breaks: then StateUnavailable."""
         client: Redis | None = None
         try:
-            await self._find_nodes()
+            await self.find_nodes()
             client = self._any_node()
             subscription: Subscription = client.pubsub()
             try:
@@ -127,13 +155,14 @@ class Link:
                         heard(message["data"].decode())
             finally:
                 await subscription.aclose()
-        except (exceptions.RedisError, exceptions.RedisClusterException, OSError, TimeoutError) as error:
-            raise StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}") from error
+        except _ERRORS as error:
+            raise unavailable(error) from error
         finally:
             if client is not None and client is not self._client:
                 await client.aclose()
 
     async def close(self) -> None:
+        self.forget_connections()
         with suppress(exceptions.RedisError, OSError):
             await self._client.aclose()
             if isinstance(self._client, Redis):
@@ -141,19 +170,60 @@ class Link:
                 for sentinel in manager.sentinels if manager is not None else ():
                     await sentinel.aclose()
 
-    async def _forget_connections(self) -> None:
-        """A server that lost its role answers READONLY on the same connection for ever."""
-        with suppress(exceptions.RedisError, exceptions.RedisClusterException, OSError):
-            if isinstance(self._client, RedisCluster):
-                await self._client.aclose()  # the next call finds the nodes anew
-            else:
-                await self._client.connection_pool.disconnect(inuse_connections=False)
+    # -- for its calls
 
-    async def _find_nodes(self) -> None:
+    def idle(self, key: str) -> Pipe | None:
+        """A pipe to who has the key, the caller's from here on."""
+        pipes = self._idle.get(self._node(key) or "", [])
+        while pipes:
+            if (pipe := pipes.pop()).open:
+                return pipe
+        return None
+
+    async def open(self, key: str) -> Pipe:
+        """Likewise, a new one."""
+        return await Pipe.opened(self._connection(key))
+
+    def give_back(self, pipe: Pipe, key: str) -> None:
+        if (node := self._node(key)) is None:
+            pipe.close()
+        else:
+            self._idle.setdefault(node, []).append(pipe)
+
+    def forget_connections(self) -> None:
+        """A server that lost its role answers READONLY on the same connection for ever."""
+        for pipes in self._idle.values():
+            for pipe in pipes:
+                pipe.close()
+        self._idle.clear()
+        self._lost = True
+
+    async def find_nodes(self) -> None:
         """A no-op while a cluster's nodes are known."""
         if isinstance(self._client, RedisCluster):
             async with asyncio.timeout(FIND_S):
+                if self._lost:
+                    self._lost = False
+                    await self._client.aclose()
                 await self._client.initialize()
+
+    def _node(self, key: str) -> str | None:
+        """Who has the key; None: not known."""
+        if not isinstance(self._client, RedisCluster):
+            return ""
+        try:
+            node = None if self._lost else self._client.get_node_from_key(key)
+        except exceptions.SlotNotCoveredError:
+            return None
+        return None if node is None else str(node.name)
+
+    def _connection(self, key: str) -> AbstractConnection:
+        if not isinstance(self._client, RedisCluster):
+            made: AbstractConnection = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
+            return made
+        if (node := self._client.get_node_from_key(key)) is None:
+            raise exceptions.ClusterError("no node has this key")
+        return node.connection_class(**node.connection_kwargs)
 
     def _any_node(self) -> Redis:
         """Where to subscribe: in a cluster a message reaches all nodes."""
@@ -161,93 +231,98 @@ class Link:
         if not isinstance(client, RedisCluster):
             return client
         if (node := client.get_random_node()) is None:
-            raise StateUnavailable("cluster", "no node of the cluster is known")
-        given = node.connection_kwargs
-        settings = {k: v for k, v in given.items() if k in _NODE_SETTINGS or k.startswith("ssl_")}
-        tls = issubclass(node.connection_class, SSLConnection)
-        return Redis(host=node.host, port=int(node.port), ssl=tls, retry=_no_retry(), **settings)
+            raise exceptions.ClusterError("no node of the cluster is known")
+        return client_of_node(node)
 
 
-_NODE_SETTINGS = frozenset(
-    {"username", "password", "protocol", "socket_connect_timeout", "socket_timeout", "socket_keepalive"}
-)
+def unavailable(error: Exception) -> StateUnavailable:
+    return StateUnavailable(kind_of(error), f"{type(error).__name__}: {error}")
 
 
-def _no_retry() -> Retry:
-    return Retry(NoBackoff(), 0)
+class _Call:
+    """One call, until it is heard or given up."""
 
+    __slots__ = ("_arguments", "_heard", "_keys", "_link", "_opening", "_pipe", "_script", "_timer", "_within_s")
 
-def client_of(url: str) -> Redis | RedisCluster:
-    """The client for a URL, its options tried. Raises BadUrl."""
-    settings: dict[str, Any] = {
-        "socket_connect_timeout": CONNECT_S,
-        "socket_timeout": None,  # every call has a time-out of its own
-        "retry": _no_retry(),
-    }
-    try:
-        client = _client(url, settings)
-        _try_options(client)
-    except OSError as error:
-        raise BadUrl(f"--redis-url: its certificates cannot be read: {error.strerror}") from None
-    except (ValueError, TypeError, exceptions.RedisError):  # its text may hold parts of the URL, and so of a password
-        expected = "SCHEME://[USER:PASSWORD@]HOST:PORT[/DB][?OPTION=VALUE&...]"
-        raise BadUrl(f"--redis-url: not a valid URL; expected {expected}") from None
-    return client
+    def __init__(
+        self,
+        link: Link,
+        script: Script,
+        keys: Sequence[str],
+        arguments: Sequence[Argument],
+        *,
+        within_s: float,
+        heard: Heard,
+    ) -> None:
+        self._link = link
+        self._script = script
+        self._keys = keys
+        self._arguments = arguments
+        self._within_s = within_s
+        self._heard: Heard | None = heard
+        self._pipe: Pipe | None = None
+        self._opening: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        if (pipe := link.idle(keys[0])) is not None:
+            self._arm()
+            self._send(pipe)
+        else:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
 
+    def give_up(self) -> None:
+        """`heard` is not called any more."""
+        self._heard = None
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._pipe is not None:
+            self._pipe.close()
 
-def _try_options(client: Redis | RedisCluster) -> None:
-    """Makes what a connection would be made of, connected to nowhere: else a mistake would show at every call."""
-    options = client.connection_kwargs if isinstance(client, RedisCluster) else client.connection_pool.connection_kwargs
-    if isinstance(client, Redis):
-        client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-    if tls := {key: value for key, value in options.items() if key.startswith("ssl_")}:
-        SSLConnection(**tls).ssl_context.get()
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(
+            self._within_s, self._fail, TimeoutError("no answer in time")
+        )
 
+    async def _open(self) -> None:
+        link, key = self._link, self._keys[0]
+        try:
+            await link.find_nodes()
+            self._arm()
+            async with link.opening:
+                pipe = link.idle(key) or await link.open(key)
+        except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
+            self._opening = None
+            self._fail(error)
+        else:
+            self._opening = None
+            self._send(pipe)
 
-def _client(url: str, settings: dict[str, Any]) -> Redis | RedisCluster:
-    match url.split("://", 1)[0]:
-        case "redis" | "rediss" | "unix" as scheme:
-            keepalive = {} if scheme == "unix" else {"socket_keepalive": True}
-            return Redis.from_url(url, health_check_interval=0, max_connections=1000, **keepalive, **settings)
-        case "redis+cluster" | "rediss+cluster":
-            return RedisCluster.from_url(url.replace("+cluster", "", 1), **settings)
-        case "redis+sentinel" | "rediss+sentinel":
-            return _sentinel(url, settings)
-        case scheme:
-            raise BadUrl(
-                "--redis-url: expected redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://, "
-                f"got {scheme!r} before '://'"
-            )
+    def _send(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._write(pipe, "EVALSHA", self._script.sha)
 
+    def _write(self, pipe: Pipe, command: str, script: str) -> None:
+        words = (command, script, len(self._keys), *self._keys, *self._arguments)
+        pipe.send(*words, heard=partial(self._on_reply, pipe))
 
-def _sentinel(url: str, settings: dict[str, Any]) -> Redis:
-    """`redis+sentinel://user:password@host:port,host:port/name?db=0`; user and password are the servers'. Those of the
-    sentinels, if they have any, come as `sentinel_username=` and `sentinel_password=`; what else may follow the `?` is the
-    client's own, such as `ssl_ca_certs=`, and holds for both."""
-    parts = urlsplit(url)
-    login, _, hosts = parts.netloc.rpartition("@")
-    user, _, password = login.partition(":")
-    name = parts.path.strip("/")
-    if not name or not hosts:
-        raise BadUrl("--redis-url: expected redis+sentinel://HOST:PORT,HOST:PORT/NAME")
-    query: dict[str, Any] = {k: v for k, v in parse_url(f"redis://host?{parts.query}").items() if k != "host"}
-    sentinels_login = {
-        "username": query.pop("sentinel_username", None),
-        "password": query.pop("sentinel_password", None),
-    }
-    database = query.pop("db", 0)
-    addresses = []
-    for host in hosts.split(","):
-        address, _, port = host.partition(":")
-        addresses.append((address, int(port or _SENTINEL_PORT)))
-    tls = {"ssl": True} if parts.scheme == "rediss+sentinel" else {}
-    common = {**settings, **query, **tls}
-    sentinel = Sentinel(  # type: ignore[no-untyped-call]
-        addresses,
-        sentinel_kwargs={**common, **sentinels_login},
-        **common,
-        username=unquote(user) or None,
-        password=unquote(password) or None,
-    )
-    client: Redis = sentinel.master_for(name, db=database)
-    return client
+    def _on_reply(self, pipe: Pipe, reply: Any) -> None:
+        if isinstance(reply, hiredis.ReplyError) and kind_of(reply) == "noscript":
+            self._write(
+                pipe, "EVAL", self._script.text
+            )  # it ran nothing: the only error after which a call is repeated
+        elif isinstance(reply, Exception):
+            self._fail(reply)
+        else:
+            heard, self._pipe = self._heard, None
+            self.give_up()
+            self._link.give_back(pipe, self._keys[0])
+            if heard is not None:
+                heard(reply)
+
+    def _fail(self, error: Exception) -> None:
+        heard = self._heard
+        self.give_up()
+        self._link.forget_connections()
+        if heard is not None:
+            heard(unavailable(error))

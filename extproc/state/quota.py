@@ -23,7 +23,7 @@ from extproc.errors import StateUnavailable
 from extproc.model import Tenant
 from extproc.quota import NOTHING_DUE, UNTOUCHED, Due, due, quota_of
 from extproc.state.deadline import Deadline
-from extproc.state.link import Line
+from extproc.state.link import Line, run
 from extproc.state.scripts import Script, quota_keys, read_owed
 from extproc.state.watch import Watch
 
@@ -154,7 +154,7 @@ class SharedQuota:
         arguments = ("", account.number, account.told.tokens_s, account.told.requests_s)
         deadline = Deadline(self._clock, lambda: self._go_alone(account))
         try:
-            owed = read_owed(await self._link.run(_QUOTA, keys, arguments, within_s=_ABANDON_S))
+            owed = read_owed(await run(self._link, _QUOTA, keys, arguments, within_s=_ABANDON_S))
         except (StateUnavailable, msgspec.DecodeError, TypeError) as error:
             self._watch.state_called(error.kind if isinstance(error, StateUnavailable) else "unreadable")
             self._go_alone(account)

@@ -14,7 +14,7 @@ import pytest
 from extproc.errors import StateUnavailable
 from extproc.meters import Traffic
 from extproc.model import NOTHING, Demand, Finished, Latency, Priority
-from extproc.state.link import Link
+from extproc.state.link import Link, run
 from extproc.state.scripts import Script
 from tests.support import valkey
 from tests.support.eventually import eventually
@@ -219,14 +219,14 @@ async def test_a_call_given_up_leaves_no_answer_for_the_next(server: Server, pro
     echo.text, echo.sha = "return ARGV[1]", "0" * 40
     link = Link(url(proxy))
     try:
-        assert await link.run(echo, ("k",), ("first",), within_s=1) == b"first"
+        assert await run(link, echo, ("k",), ("first",), within_s=1) == b"first"
         proxy.delay_s = 0.05
         for i in range(3):
             with pytest.raises(StateUnavailable) as error:
-                await link.run(echo, ("k",), (f"lost {i}",), within_s=0.02)
+                await run(link, echo, ("k",), (f"lost {i}",), within_s=0.02)
             assert error.value.kind == "timeout"
         proxy.delay_s = 0.0
-        assert [await link.run(echo, ("k",), (f"{i}",), within_s=1) for i in range(20)] == [
+        assert [await run(link, echo, ("k",), (f"{i}",), within_s=1) for i in range(20)] == [
             b"%d" % i for i in range(20)
         ]
     finally:
@@ -338,6 +338,6 @@ async def test_what_the_store_says_against_it_is_one_error(tmp_path: Path, optio
         write = Script.__new__(Script)
         write.text, write.sha = "return redis.call('SET', KEYS[1], 1)", "0" * 40
         with pytest.raises(StateUnavailable) as error:
-            await link.run(write, ("k",), (), within_s=1)
+            await run(link, write, ("k",), (), within_s=1)
         await link.close()
     assert error.value.kind == kind

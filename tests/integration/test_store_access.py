@@ -15,7 +15,7 @@ import pytest
 
 from extproc.errors import StateUnavailable
 from extproc.model import Allowance, Tenant
-from extproc.state.link import Link
+from extproc.state.link import Link, run
 from extproc.state.scripts import Script
 from tests.support import valkey
 from tests.support.certificates import Certificates, make_certificates
@@ -80,7 +80,7 @@ async def refusal(url: str) -> str:
     link = Link(url)
     try:
         with pytest.raises(StateUnavailable) as error:
-            await link.run(Script("quota"), ("{k}:a", "{k}:b"), ("", 1, 0, 0), within_s=2)
+            await run(link, Script("quota"), ("{k}:a", "{k}:b"), ("", 1, 0, 0), within_s=2)
         return error.value.kind
     finally:
         await link.close()

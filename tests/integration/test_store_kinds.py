@@ -11,7 +11,8 @@ import pytest
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from extproc.errors import StateUnavailable
-from extproc.state.link import BadUrl, Link, client_of
+from extproc.state.client import BadUrl, client_of
+from extproc.state.link import Link, run
 from extproc.state.scripts import Script
 from tests.support import valkey
 from tests.support.cluster import joined
@@ -115,6 +116,6 @@ def test_a_url_that_is_none_is_said_without_its_password(url: str) -> None:
 async def test_a_link_to_nobody_is_one_error() -> None:
     link = Link(f"redis://127.0.0.1:{valkey.free_port()}")
     with pytest.raises(StateUnavailable) as error:
-        await link.run(Script("ask"), ("a", "b", "c"), (), within_s=1)
+        await run(link, Script("ask"), ("a", "b", "c"), (), within_s=1)
     assert error.value.kind == "connection"
     await link.close()

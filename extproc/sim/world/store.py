@@ -16,7 +16,7 @@ from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Load, PoolState, Priority
 from extproc.ports import Want
-from extproc.state.link import Argument
+from extproc.state.link import Argument, Heard
 from extproc.state.quota import SharedQuota
 from extproc.state.redis import SharedPool
 from extproc.state.scripts import Script, read_state
@@ -156,20 +156,27 @@ class VirtualLine:
         self.dead = False
         self._store = store
 
-    async def run(
-        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float
-    ) -> object:
+    def call(
+        self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float, heard: Heard
+    ) -> Callable[[], None]:
         store = self._store
-        self._check()
+        if self._down:
+            return store.loop.call_soon(heard, _refused()).cancel
         if store.round_trip_s > within_s:
-            await asyncio.sleep(within_s)
-            raise StateUnavailable("timeout", "no answer in time")
-        await asyncio.sleep(store.round_trip_s / 2)
-        self._check()
-        answer = store.run(script, keys, arguments)
-        await asyncio.sleep(store.round_trip_s / 2)
-        self._check()
-        return answer
+            return store.loop.call_later(within_s, heard, StateUnavailable("timeout", "no answer in time")).cancel
+
+        half_s = store.round_trip_s / 2
+        timers: list[asyncio.TimerHandle] = []
+
+        def arrive() -> None:
+            said: object = _refused() if self._down else store.run(script, keys, arguments)
+            timers.append(store.loop.call_later(half_s, answer, said))
+
+        def answer(said: object) -> None:
+            heard(_refused() if self._down else said)
+
+        timers.append(store.loop.call_later(half_s, arrive))
+        return lambda: timers[-1].cancel()
 
     async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
         """A message that is said while the line is down is lost; the line does not notice."""
@@ -184,9 +191,13 @@ class VirtualLine:
         finally:
             self._store.unsubscribe(channel, pass_on)
 
-    def _check(self) -> None:
-        if self._store.lost or self.dead:
-            raise StateUnavailable("connection", "connection refused")
+    @property
+    def _down(self) -> bool:
+        return self._store.lost or self.dead
+
+
+def _refused() -> StateUnavailable:
+    return StateUnavailable("connection", "connection refused")
 
 
 class Uncounted:
