@@ -94,7 +94,7 @@ async def phase(here: World, name: str, act: Act) -> Phase:
         admitted=sum(a.admitted for a in arrivals),
     )
     _say(asdict(done))
-    for one in found[:SHOWN]:
+    for one in sorted(found, key=lambda one: not one.heard)[:SHOWN]:
         if one.waited_s > WORTH_SHOWING_S:
             _explain(one, start)
     return done

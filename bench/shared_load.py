@@ -15,7 +15,7 @@ import aiohttp
 
 _BODY = json.dumps({"model": "m", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}).encode()
 _PRIORITIES = ("P1", "P2", "P0", "P2")
-_WAY_EVERY_S = 0.1
+_WAY_EVERY_S = 0.03
 _PAUSE_S = 0.5
 """After a refusal a client waits so long."""
 
