@@ -85,7 +85,11 @@ WAITING_TOKENS = _gauge("extproc_pool_waiting_tokens", _CLASS, "What they would 
 QUEUE_SIZE = _gauge("extproc_pool_queue_size_requests", _CLASS, "Requests the queue may hold.")
 OLDEST_WAIT = _gauge("extproc_pool_oldest_wait_seconds", _CLASS, "Wait of the queue's head so far; 0 while empty.")
 REJECTION = _gauge("extproc_pool_rejection_ratio", _CLASS, "Share of newcomers refused outright, 0..1.")
-SATURATION = _gauge("extproc_pool_saturation_ratio", _POOL, "0 idle, 1 at the limit, as the controllers see it.")
+SATURATION = _gauge(
+    "extproc_pool_saturation_ratio",
+    _POOL,
+    "0 idle, 1 at the limit; under `fused` how much of the last while work waited.",
+)
 STATE_AGE = _gauge("extproc_pool_state_age_seconds", _POOL, "Age of the controllers' last decision.")
 ENGINES = _gauge("extproc_pool_engines", _POOL, "Engines known.")
 ENGINES_REPORTING = _gauge("extproc_pool_engines_reporting", _POOL, "Engines whose sample is young enough.")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from extproc.check.report import Finding, warning
-from extproc.config.controllers import LimitPolicy
+from extproc.config.controllers import ControllerName, LimitPolicy
 from extproc.config.schema import Policy
 from extproc.config.units import write_bytes, write_seconds
-from extproc.model import Priority
+from extproc.model import DEFAULT_TENANT, Priority
 
 
 def check_policy(policy: Policy) -> Iterator[Finding]:
@@ -31,8 +31,24 @@ def check_policy(policy: Policy) -> Iterator[Finding]:
             limit = _words(policy.failure.unknown_limit)
             message = f"none: no metrics are read, and the limit stays at failure.unknownLimit ({limit})"
             yield warning(f"pools[{i}].engines.static", message)
+        if pool.targets and ControllerName.FUSED not in pool.controllers:
+            yield warning(f"pools[{i}].targets", "kept by controller 'fused' alone, which this pool has not")
         if pool.override.limit is not None or pool.override.rejection is not None:
             yield warning(f"pools[{i}].override", "in force: the controllers are not heard")
+    yield from _strangers(policy)
+
+
+def _strangers(policy: Policy) -> Iterator[Finding]:
+    """Rules for tenants that nobody can be. A trusted header or metadata may name any."""
+    if policy.trust.names_tenants:
+        return
+    known = {DEFAULT_TENANT.name, *(tenant.name for tenant in policy.tenants)}
+    for i, rule in enumerate(policy.classification):
+        if rule.when.tenant is not None and rule.when.tenant not in known:
+            message = (
+                f"'{rule.when.tenant}' is no tenant of this policy, and no trusted header or metadata names others"
+            )
+            yield warning(f"classification[{i}].when.tenant", message)
 
 
 def _words(limit: LimitPolicy) -> str:

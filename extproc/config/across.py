@@ -80,8 +80,7 @@ def tenant_set(policy: Policy) -> Found:
             if key in keys:
                 yield f"tenants[{i}].keys[{j}]", f"is a key of tenant '{keys[key]}' already; expected each key once"
             keys.setdefault(key, tenant.name)
-    trusted = policy.trust.tenant_metadata is not None or "x-tenant-id" in {h.lower() for h in policy.trust.headers}
-    if policy.auth is Auth.REQUIRED and not keys and not trusted:
+    if policy.auth is Auth.REQUIRED and not keys and not policy.trust.names_tenants:
         yield "auth", "nobody could be let in; expected tenants with keys, or trust in x-tenant-id or tenantMetadata"
 
 

@@ -38,7 +38,7 @@ class EnginesPolicy(Section, frozen=True):
 
 
 class TargetPolicy(Section, frozen=True):
-    """What a priority's users were promised; misses are counted, latency controllers aim for it."""
+    """What a priority's users were promised. Controller `fused` keeps to it; the others know no target."""
 
     ttft_s: Seconds | None = field(name="ttft", default=None)
     """Time to first token. Default none."""
@@ -61,7 +61,7 @@ class PoolPolicy(Section, frozen=True):
     name: str = "default"
     """Its name in metrics, rules and the shared state. Default default; each once."""
     models: tuple[str, ...] = ()
-    """Models it serves. Default: every model."""
+    """Models it serves. Default: every model. A model that no pool serves goes to the first pool, whose engines say so."""
     engines: EnginesPolicy = EnginesPolicy()
     """The engines and how their metrics are read."""
     controllers: tuple[ControllerName, ...] = (ControllerName.FUSED,)

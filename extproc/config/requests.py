@@ -70,6 +70,11 @@ class TrustPolicy(Section, frozen=True):
     """The header in which your gateway names a user's session. Who is refused outright is then decided per session, about
     a minute at a time, so that nobody gets another verdict by sending another request. Default none: per request."""
 
+    @property
+    def names_tenants(self) -> bool:
+        """Not only keys say who a tenant is."""
+        return self.tenant_metadata is not None or "x-tenant-id" in {name.lower() for name in self.headers}
+
 
 class When(Section, frozen=True):
     """Conditions of a rule; all that are given must hold. At least one."""

@@ -43,6 +43,20 @@ ENGINES = 'pools: [{engines: {static: ["e:1"]}}]\n'
             'pools: [{engines: {static: ["e:1"]}, override: {rejection: 0.5}}]',
             ["pools[0].override: in force: the controllers are not heard"],
         ),
+        (
+            "pools: [{fixed: {limit: {requests: 8}}, targets: {P0: {ttft: 1s}}}]",
+            ["pools[0].targets: kept by controller 'fused' alone, which this pool has not"],
+        ),
+        (ENGINES.replace("}]", ", targets: {P0: {ttft: 1s}}}]"), []),
+        (
+            ENGINES + "tenants: [{name: a}]\nclassification: "
+            "[{when: {tenant: a}, priority: P0}, {when: {tenant: b}, priority: P0}, {when: {tenant: default}, priority: P2}]",
+            [
+                "classification[1].when.tenant: 'b' is no tenant of this policy, "
+                "and no trusted header or metadata names others"
+            ],
+        ),
+        (ENGINES + "trust: {headers: [x-tenant-id]}\nclassification: [{when: {tenant: b}, priority: P0}]", []),
     ],
 )
 def test_warnings(tmp_path: Path, policy: str, warnings: list[str]) -> None:
