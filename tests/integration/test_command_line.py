@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from extproc import __version__
 from extproc.files import shipped
+from tests.support.valkey import until
 
 ENVOY_YAML = str(shipped("envoy/envoy.yaml"))
 
@@ -106,3 +108,22 @@ def test_simulate_names_what_there_is() -> None:
         done = extproc("simulate", *arguments)
         assert done.returncode == 1
         assert named in done.stderr
+
+
+def test_simulations_that_are_killed_leave_no_workers_behind() -> None:
+    command = [sys.executable, "-m", "extproc", "simulate", "sweep", "--seeds", "1-5", "--jobs", "2"]
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+    try:
+        until(lambda: sum(worked_s(pid) > 1.5 for pid in children.read_text().split()) == 2, within_s=30)
+        workers = [Path(f"/proc/{pid}") for pid in children.read_text().split()]
+    finally:
+        running.kill()
+        running.wait()
+    until(lambda: not any(worker.exists() for worker in workers))
+
+
+def worked_s(pid: str) -> float:
+    """Processor time so far. A worker that imports what it needs has used less than a second and a half."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")

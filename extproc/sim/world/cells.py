@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
@@ -53,8 +55,21 @@ def run_each(work: Callable[[T], R], items: Sequence[T], *, processes: int) -> I
     if processes <= 1:
         yield from map(work, items)
         return
-    with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_end_with_parent) as pool:
         yield from pool.map(work, items)
+
+
+def _end_with_parent() -> None:
+    """A run that is killed leaves no workers behind."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _run(job: Job) -> Result:
