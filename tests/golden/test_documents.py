@@ -15,11 +15,13 @@ import yaml
 from typer.core import TyperGroup, TyperOption
 
 from extproc.admin import names
+from extproc.classify import Classifier
 from extproc.cli import app
 from extproc.config import load_policy, parse_policy
-from extproc.model import End, Outcome
+from extproc.model import DEFAULT_TENANT, End, Outcome
 from extproc.outcomes import ANSWERS
 from extproc.ports import WireEvent
+from extproc.request import RequestHead
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -73,19 +75,42 @@ def test_the_example_policy_parses_and_reads_the_engines_of_the_compose_file() -
 
 
 def test_envoy_accepts_the_snippets_of_the_readme(tmp_path: Path) -> None:
+    (cluster,), (ext_proc,) = (block for block in blocks(README) if isinstance(block, list))
+    config = yaml.safe_load(BOOTSTRAP)
+    config["static_resources"]["clusters"].append(cluster)
+    manager_of(config)["http_filters"].insert(0, ext_proc)
+    validate(config, tmp_path / "envoy.yaml")
+
+
+def manager_of(config: Any) -> Any:
+    return config["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+
+
+def validate(config: Any, file: Path) -> None:
+    """By Envoy itself."""
     envoy = shutil.which("envoy") or shutil.which("envoy", path=str(Path(sys.executable).parent))
     if envoy is None:
         pytest.skip("no Envoy binary")
-    (cluster,), (ext_proc,) = (block for block in blocks(README) if isinstance(block, list))
-    config = yaml.safe_load(BOOTSTRAP)
-    resources = config["static_resources"]
-    resources["clusters"].append(cluster)
-    manager = resources["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
-    manager["http_filters"].insert(0, ext_proc)
-    file = tmp_path / "envoy.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     seen = subprocess.run([envoy, "--mode", "validate", "-c", file], capture_output=True, text=True, timeout=20)
     assert seen.returncode == 0, seen.stderr
+
+
+def test_the_pools_of_the_operations_page_are_those_of_its_routes(tmp_path: Path) -> None:
+    shown, routes, _ = blocks(OPERATIONS)
+    policy = parse_policy(yaml.safe_dump(shown))
+    chat, reasoning = (pool.name for pool in policy.pools)
+    classifier = Classifier(policy)
+    of_header: dict[str, dict[str, str]] = {chat: {}, reasoning: {"x-model-pool": reasoning}}
+    for pool, headers in of_header.items():
+        found = classifier.head(RequestHead("POST", "/v1/chat/completions", headers), DEFAULT_TENANT)
+        assert found is not None
+        assert found.pool == pool
+    assert [route["route"]["cluster"] for route in routes] == [reasoning, chat]
+    config = yaml.safe_load(BOOTSTRAP)
+    config["static_resources"]["clusters"] = [{"name": name, "connect_timeout": "1s"} for name in (chat, reasoning)]
+    manager_of(config)["route_config"]["virtual_hosts"][0]["routes"] = routes
+    validate(config, tmp_path / "envoy.yaml")
 
 
 def test_the_readme_lists_every_refusal_as_it_is_sent() -> None:
@@ -97,7 +122,7 @@ def test_the_readme_lists_every_refusal_as_it_is_sent() -> None:
 
 
 def test_alerts_use_names_and_label_values_that_exist() -> None:
-    (document,) = blocks(OPERATIONS)
+    document = blocks(OPERATIONS)[-1]
     alerts = document["groups"][0]["rules"]
     known = {name.name for name in names.ALL}
     known |= {f"{name.name}_bucket" for name in names.ALL if name.kind is names.Kind.HISTOGRAM}
