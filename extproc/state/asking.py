@@ -201,9 +201,13 @@ class SharedLedger:
         self._due = False
         if self._timer is not None:
             self._timer.cancel()
+        self._or_end(self._begin)
+
+    def _begin(self) -> None:
         start, pending = self._clock.now(), self._pending
         report = self._report(start, () if pending is None else pending.ask.wants)
-        deadline, arguments = Deadline(self._clock, self._late), self._arguments(report)
+        arguments = self._arguments(report)
+        deadline = Deadline(self._clock, lambda: self._or_end(self._late))
         give_up = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=self._heard)
         self._call = _Call(pending, report, start, deadline, give_up)
 
@@ -222,19 +226,25 @@ class SharedLedger:
             wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
             self._timer = self._clock.call_at(self._clock.now() + wait_s, self._say)
 
-    def _heard(self, said: object) -> None:
-        running, call = self._running, self._call
-        if running is None or call is None:
-            return
-        self._call = None
-        call.deadline.cancel()
+    def _or_end(self, act: Callable[[], None]) -> None:
+        """A bug in it ends `run`, as one in a task of ours would."""
         try:
-            self._take(call, said)
-            if self._call is None:
-                self._go_on()
-        except Exception as error:  # noqa: BLE001 - a bug: as in a task of ours, it ends `run`
-            if not running.done():
-                running.set_exception(error)
+            act()
+        except Exception as error:
+            if self._running is None or self._running.done():
+                raise
+            self._running.set_exception(error)
+
+    def _heard(self, said: object) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.deadline.cancel()
+            self._or_end(lambda: self._next(call, said))
+
+    def _next(self, call: _Call, said: object) -> None:
+        self._take(call, said)
+        if self._call is None:
+            self._go_on()
 
     def _take(self, call: _Call, said: object) -> None:
         try:
