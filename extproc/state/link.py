@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import hiredis
 from redis import exceptions
@@ -129,6 +130,8 @@ class Link:
         self._client = client_of(url)
         self._idle: dict[str, list[Pipe]] = {}
         """By node; a server that is no cluster's has no name."""
+        self._known: WeakSet[Pipe] = WeakSet()
+        """Opened since connections were last forgotten: the others may lead to the wrong server."""
         self._lost = False
         """What is known of a cluster's nodes may be wrong."""
         self.opening = asyncio.Semaphore(_OPENING)
@@ -182,10 +185,13 @@ class Link:
 
     async def open(self, key: str) -> Pipe:
         """Likewise, a new one."""
-        return await Pipe.opened(self._connection(key))
+        known = self._known
+        known.add(pipe := await Pipe.opened(self._connection(key)))
+        return pipe
 
     def give_back(self, pipe: Pipe, key: str) -> None:
-        if (node := self._node(key)) is None:
+        node = self._node(key) if pipe in self._known else None
+        if node is None:
             pipe.close()
         else:
             self._idle.setdefault(node, []).append(pipe)
@@ -196,6 +202,7 @@ class Link:
             for pipe in pipes:
                 pipe.close()
         self._idle.clear()
+        self._known = WeakSet()
         self._lost = True
 
     async def find_nodes(self) -> None:
