@@ -132,8 +132,8 @@ class Link:
         """By node; a server that is no cluster's has no name."""
         self._known: WeakSet[Pipe] = WeakSet()
         """Opened since connections were last forgotten: the others may lead to the wrong server."""
-        self._lost = False
-        """What is known of a cluster's nodes may be wrong."""
+        self._lost = True
+        """What is known of a cluster's nodes, if anything, may be wrong."""
         self.opening = asyncio.Semaphore(_OPENING)
 
     def call(
@@ -167,11 +167,13 @@ class Link:
     async def close(self) -> None:
         self.forget_connections()
         with suppress(exceptions.RedisError, OSError):
+            if isinstance(self._client, RedisCluster):
+                await _let_go(self._client)
+                return
             await self._client.aclose()
-            if isinstance(self._client, Redis):
-                manager = getattr(self._client.connection_pool, "sentinel_manager", None)
-                for sentinel in manager.sentinels if manager is not None else ():
-                    await sentinel.aclose()
+            manager = getattr(self._client.connection_pool, "sentinel_manager", None)
+            for sentinel in manager.sentinels if manager is not None else ():
+                await sentinel.aclose()
 
     # -- for its calls
 
@@ -206,13 +208,12 @@ class Link:
         self._lost = True
 
     async def find_nodes(self) -> None:
-        """A no-op while a cluster's nodes are known."""
-        if isinstance(self._client, RedisCluster):
+        """A no-op while a cluster's nodes are known. Any node can tell them; the client's own `initialize` asks one of them for
+        its commands as well, and so fails for as long as that one is down."""
+        if isinstance(self._client, RedisCluster) and self._lost:
             async with asyncio.timeout(FIND_S):
-                if self._lost:
-                    self._lost = False
-                    await self._client.aclose()
-                await self._client.initialize()
+                await self._client.nodes_manager.initialize()
+            self._lost = False
 
     def _node(self, key: str) -> str | None:
         """Who has the key; None: not known."""
@@ -240,6 +241,12 @@ class Link:
         if (node := client.get_random_node()) is None:
             raise exceptions.ClusterError("no node of the cluster is known")
         return client_of_node(node)
+
+
+async def _let_go(cluster: RedisCluster) -> None:
+    """Closes what it was asked over for its nodes."""
+    await cluster.nodes_manager.aclose()
+    await cluster.nodes_manager.aclose("startup_nodes")
 
 
 def unavailable(error: Exception) -> StateUnavailable:
