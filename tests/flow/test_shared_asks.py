@@ -79,7 +79,7 @@ class Line:
 
         def tell() -> None:
             give_up()
-            self._ended = end.said is Said.ANSWER and end.after_s < DEADLINE_S, loop.time()
+            self._ended = end.said is Said.ANSWER and end.after_s <= DEADLINE_S, loop.time()
             heard(said())
 
         def said() -> object:
