@@ -23,8 +23,8 @@ from tests.support.pools import limited
 from tests.support.shared import replica
 from tests.support.valkey import Server
 
-OF_THE_LAST = "{a}"
-"""A key whose slot the third node of the cluster has."""
+OF_THE_FIRST, OF_THE_LAST = "{b}", "{a}"
+"""Keys whose slots the first and the third node of the cluster have."""
 ECHO = Script.__new__(Script)
 ECHO.text, ECHO.sha = "return ARGV[1]", "0" * 40
 
@@ -65,6 +65,19 @@ async def test_a_silent_node_of_a_cluster_keeps_nobody_from_the_others(cluster: 
     link = Link(f"redis+cluster://127.0.0.1:{cluster[1].port}")
     with silent(cluster[0]):
         assert await asyncio.wait_for(run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1), 1) == b"x"
+    await link.close()
+
+
+async def test_a_node_that_fails_costs_another_neither_its_connections_nor_a_search(cluster: list[Server]) -> None:
+    link = Link(f"redis+cluster://127.0.0.1:{cluster[1].port}")
+    for key in (OF_THE_FIRST, OF_THE_LAST):
+        await run(link, ECHO, (key,), ("x",), within_s=1)
+    with cluster[2].client() as client, silent(cluster[0]):
+        before = client.info("stats")["total_connections_received"]
+        with pytest.raises(StateUnavailable):
+            await run(link, ECHO, (OF_THE_FIRST,), ("x",), within_s=0.1)
+        assert await run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1) == b"x"
+        assert client.info("stats")["total_connections_received"] == before
     await link.close()
 
 
