@@ -153,7 +153,7 @@ class SharedLedger:
         self._in_use = ask.in_use
         self._pending = _Pending(ask, reply, now)
         if self._standing.alone:
-            self._answer_alone()
+            self._go_alone()
         else:
             self._say()
 
@@ -207,7 +207,7 @@ class SharedLedger:
         start, pending = self._clock.now(), self._pending
         report = self._report(start, () if pending is None else pending.ask.wants)
         arguments = self._arguments(report)
-        deadline = Deadline(self._clock, lambda: self._or_end(self._late))
+        deadline = Deadline(self._clock, lambda: self._or_end(self._go_alone))
         give_up = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=self._heard)
         self._call = _Call(pending, report, start, deadline, give_up)
 
@@ -255,7 +255,7 @@ class SharedLedger:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
             self._standing.broken()
-            self._late()
+            self._go_alone()
             return
         now = self._clock.now()
         in_time = not call.deadline.passed and now - call.at <= BELIEVED_S
@@ -264,7 +264,7 @@ class SharedLedger:
         self._reports.answered(call.report)
         self._learn(answer, told)
         if not in_time:
-            self._late()
+            self._go_alone()
         elif call.pending is not None and call.pending is self._pending:
             self._settle(call.pending, answer)
         if in_time and self._standing.alone:
@@ -303,8 +303,8 @@ class SharedLedger:
         self._in_use = (in_use[0], in_use[1], in_use[2])
         pending.reply(verdicts)
 
-    def _late(self) -> None:
-        """A call missed its deadline or failed: from here on this replica answers by itself."""
+    def _go_alone(self) -> None:
+        """A call has missed its deadline or failed: this replica answers by itself, and is cut off once that has lasted."""
         if self._standing.late(self._clock.now(), sum(self._in_use, self.ghosts)):
             _log.warning("cut_off", pool=self._pool)
             self._on_change()

@@ -22,6 +22,7 @@ from extproc.state.asking import ABANDON_S, HEARTBEAT_S, PROBE_S, SharedLedger
 from extproc.state.deadline import DEADLINE_S
 from extproc.state.link import Argument, Heard
 from extproc.state.scripts import Script, keys_of, pack_state
+from extproc.state.standing import CUT_OFF_S
 from tests.support.pools import limited
 from tests.support.virtual import virtual
 
@@ -261,3 +262,16 @@ async def test_a_bug_in_who_hears_an_answer_made_alone_ends_the_ledger() -> None
     ledger.ask(Ask((NOTHING, NOTHING, NOTHING)), fail)
     with pytest.raises(Bug):
         await asyncio.wait_for(ledger.run(), DEADLINE_S * 2)
+
+
+@virtual
+async def test_a_silent_store_cuts_off_who_asks_before_the_call_to_it_is_given_up() -> None:
+    loop = asyncio.get_running_loop()
+    ledger = ledger_on(Line(VirtualStore(loop), [End(Said.ANSWER, NEVER)]), LoopClock(loop))
+    running = asyncio.ensure_future(ledger.run())
+    while not ledger.cut_off:
+        ledger.ask(Ask((NOTHING, NOTHING, NOTHING)), lambda _: None)
+        await asyncio.sleep(2 * DEADLINE_S)
+    assert loop.time() < 2 * CUT_OFF_S
+    running.cancel()
+    await asyncio.wait({running})
