@@ -153,7 +153,7 @@ class SharedLedger:
         self._in_use = ask.in_use
         self._pending = _Pending(ask, reply, now)
         if self._standing.alone:
-            self._answer_alone()
+            self._go_alone()
         else:
             self._say()
 
@@ -201,9 +201,13 @@ class SharedLedger:
         self._due = False
         if self._timer is not None:
             self._timer.cancel()
+        self._or_end(self._begin)
+
+    def _begin(self) -> None:
         start, pending = self._clock.now(), self._pending
         report = self._report(start, () if pending is None else pending.ask.wants)
-        deadline, arguments = Deadline(self._clock, self._late), self._arguments(report)
+        arguments = self._arguments(report)
+        deadline = Deadline(self._clock, lambda: self._or_end(self._go_alone))
         give_up = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=self._heard)
         self._call = _Call(pending, report, start, deadline, give_up)
 
@@ -222,19 +226,25 @@ class SharedLedger:
             wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
             self._timer = self._clock.call_at(self._clock.now() + wait_s, self._say)
 
-    def _heard(self, said: object) -> None:
-        running, call = self._running, self._call
-        if running is None or call is None:
-            return
-        self._call = None
-        call.deadline.cancel()
+    def _or_end(self, act: Callable[[], None]) -> None:
+        """A bug in it ends `run`, as one in a task of ours would."""
         try:
-            self._take(call, said)
-            if self._call is None:
-                self._go_on()
-        except Exception as error:  # noqa: BLE001 - a bug: as in a task of ours, it ends `run`
-            if not running.done():
-                running.set_exception(error)
+            act()
+        except Exception as error:
+            if self._running is None or self._running.done():
+                raise
+            self._running.set_exception(error)
+
+    def _heard(self, said: object) -> None:
+        call, self._call = self._call, None
+        if call is not None:
+            call.deadline.cancel()
+            self._or_end(lambda: self._next(call, said))
+
+    def _next(self, call: _Call, said: object) -> None:
+        self._take(call, said)
+        if self._call is None:
+            self._go_on()
 
     def _take(self, call: _Call, said: object) -> None:
         try:
@@ -245,7 +255,7 @@ class SharedLedger:
             kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
             self._watch.state_called(kind)
             self._standing.broken()
-            self._late()
+            self._go_alone()
             return
         now = self._clock.now()
         in_time = not call.deadline.passed and now - call.at <= BELIEVED_S
@@ -254,7 +264,7 @@ class SharedLedger:
         self._reports.answered(call.report)
         self._learn(answer, told)
         if not in_time:
-            self._late()
+            self._go_alone()
         elif call.pending is not None and call.pending is self._pending:
             self._settle(call.pending, answer)
         if in_time and self._standing.alone:
@@ -293,8 +303,8 @@ class SharedLedger:
         self._in_use = (in_use[0], in_use[1], in_use[2])
         pending.reply(verdicts)
 
-    def _late(self) -> None:
-        """A call missed its deadline or failed: from here on this replica answers by itself."""
+    def _go_alone(self) -> None:
+        """A call has missed its deadline or failed: this replica answers by itself, and is cut off once that has lasted."""
         if self._standing.late(self._clock.now(), sum(self._in_use, self.ghosts)):
             _log.warning("cut_off", pool=self._pool)
             self._on_change()

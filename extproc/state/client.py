@@ -58,7 +58,8 @@ def _client(url: str, settings: dict[str, Any]) -> Redis | RedisCluster:
             keepalive = {} if scheme == "unix" else {"socket_keepalive": True}
             return Redis.from_url(url, health_check_interval=0, max_connections=1000, **keepalive, **settings)
         case "redis+cluster" | "rediss+cluster":
-            return RedisCluster.from_url(url.replace("+cluster", "", 1), **settings)
+            found_within = {"socket_timeout": CONNECT_S}  # a node that is silent is not the only one to tell of all
+            return RedisCluster.from_url(url.replace("+cluster", "", 1), **{**settings, **found_within})
         case "redis+sentinel" | "rediss+sentinel":
             return _sentinel(url, settings)
         case scheme:
@@ -101,9 +102,7 @@ def _sentinel(url: str, settings: dict[str, Any]) -> Redis:
     return client
 
 
-_NODE_SETTINGS = frozenset(
-    {"username", "password", "protocol", "socket_connect_timeout", "socket_timeout", "socket_keepalive"}
-)
+_NODE_SETTINGS = frozenset({"username", "password", "protocol", "socket_connect_timeout", "socket_keepalive"})
 
 
 def client_of_node(node: ClusterNode) -> Redis:

@@ -111,10 +111,10 @@ class Lead:
         """Lets the lead run out at once, so that another takes it without waiting."""
         if self.leading:
             with_none = ("", self._owner, self._token, 0, b"", "", self._keys.channel, 0)
-            with suppress(StateUnavailable):  # then it runs out by itself
-                await run(
-                    self._link, _PUBLISH, (self._keys.facts, self._keys.demand), with_none, within_s=_CALL_WITHIN_S
-                )
+            keys = (self._keys.facts, self._keys.demand)
+            with suppress(StateUnavailable, TimeoutError):  # then it runs out by itself
+                async with asyncio.timeout(_CALL_WITHIN_S):  # a cluster's nodes may have to be found first
+                    await run(self._link, _PUBLISH, keys, with_none, within_s=_CALL_WITHIN_S)
         self._until = -math.inf
 
     def _knows_less(self, state: PoolState) -> bool:

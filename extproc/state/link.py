@@ -7,22 +7,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
 import hiredis
 from redis import exceptions
-from redis.asyncio import Redis, RedisCluster
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio import Redis
 
 from extproc.errors import StateUnavailable
-from extproc.state.client import client_of, client_of_node
+from extproc.state.client import client_of
+from extproc.state.nodes import Nodes
 from extproc.state.pipe import Pipe
 from extproc.state.scripts import Script
 
-FIND_S = 5.0
-"""For asking a cluster which node has what; a call's own time begins after it."""
 _OPENING = 32
 """Connections being opened at a time: of many calls at once most soon find one that others have done with."""
 
@@ -127,17 +124,16 @@ class Link:
 
     def __init__(self, url: str) -> None:
         self._client = client_of(url)
-        self._idle: dict[str, list[Pipe]] = {}
-        """By node; a server that is no cluster's has no name."""
-        self._lost = False
-        """What is known of a cluster's nodes may be wrong."""
+        self.nodes = Nodes(self._client)
         self.opening = asyncio.Semaphore(_OPENING)
 
     def call(
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], *, within_s: float, heard: Heard
     ) -> Callable[[], None]:
         """Runs a script whose keys are of one slot. `heard` is called once, later, in the callback that reads the answer, with
-        it or with StateUnavailable: then the next call starts on a new connection. What is returned gives the call up."""
+        it or with StateUnavailable: then the next call starts on a new connection. What is returned gives the call up.
+
+        Where a cluster's nodes must be found first, `within_s` begins after it."""
         call = _Call(self, script, keys, arguments, within_s=within_s, heard=heard)
         return call.give_up
 
@@ -145,8 +141,7 @@ class Link:
         """Calls `heard` with each message, until the connection breaks: then StateUnavailable."""
         client: Redis | None = None
         try:
-            await self.find_nodes()
-            client = self._any_node()
+            client = await self.nodes.any()
             subscription: Subscription = client.pubsub()
             try:
                 await subscription.subscribe(channel)
@@ -162,77 +157,7 @@ class Link:
                 await client.aclose()
 
     async def close(self) -> None:
-        self.forget_connections()
-        with suppress(exceptions.RedisError, OSError):
-            await self._client.aclose()
-            if isinstance(self._client, Redis):
-                manager = getattr(self._client.connection_pool, "sentinel_manager", None)
-                for sentinel in manager.sentinels if manager is not None else ():
-                    await sentinel.aclose()
-
-    # -- for its calls
-
-    def idle(self, key: str) -> Pipe | None:
-        """A pipe to who has the key, the caller's from here on."""
-        pipes = self._idle.get(self._node(key) or "", [])
-        while pipes:
-            if (pipe := pipes.pop()).open:
-                return pipe
-        return None
-
-    async def open(self, key: str) -> Pipe:
-        """Likewise, a new one."""
-        return await Pipe.opened(self._connection(key))
-
-    def give_back(self, pipe: Pipe, key: str) -> None:
-        if (node := self._node(key)) is None:
-            pipe.close()
-        else:
-            self._idle.setdefault(node, []).append(pipe)
-
-    def forget_connections(self) -> None:
-        """A server that lost its role answers READONLY on the same connection for ever."""
-        for pipes in self._idle.values():
-            for pipe in pipes:
-                pipe.close()
-        self._idle.clear()
-        self._lost = True
-
-    async def find_nodes(self) -> None:
-        """A no-op while a cluster's nodes are known."""
-        if isinstance(self._client, RedisCluster):
-            async with asyncio.timeout(FIND_S):
-                if self._lost:
-                    self._lost = False
-                    await self._client.aclose()
-                await self._client.initialize()
-
-    def _node(self, key: str) -> str | None:
-        """Who has the key; None: not known."""
-        if not isinstance(self._client, RedisCluster):
-            return ""
-        try:
-            node = None if self._lost else self._client.get_node_from_key(key)
-        except exceptions.SlotNotCoveredError:
-            return None
-        return None if node is None else str(node.name)
-
-    def _connection(self, key: str) -> AbstractConnection:
-        if not isinstance(self._client, RedisCluster):
-            made: AbstractConnection = self._client.connection_pool.make_connection()  # type: ignore[no-untyped-call]
-            return made
-        if (node := self._client.get_node_from_key(key)) is None:
-            raise exceptions.ClusterError("no node has this key")
-        return node.connection_class(**node.connection_kwargs)
-
-    def _any_node(self) -> Redis:
-        """Where to subscribe: in a cluster a message reaches all nodes."""
-        client = self._client
-        if not isinstance(client, RedisCluster):
-            return client
-        if (node := client.get_random_node()) is None:
-            raise exceptions.ClusterError("no node of the cluster is known")
-        return client_of_node(node)
+        await self.nodes.close()
 
 
 def unavailable(error: Exception) -> StateUnavailable:
@@ -242,7 +167,18 @@ def unavailable(error: Exception) -> StateUnavailable:
 class _Call:
     """One call, until it is heard or given up."""
 
-    __slots__ = ("_arguments", "_heard", "_keys", "_link", "_opening", "_pipe", "_script", "_timer", "_within_s")
+    __slots__ = (
+        "_arguments",
+        "_heard",
+        "_keys",
+        "_link",
+        "_node",
+        "_opening",
+        "_pipe",
+        "_script",
+        "_timer",
+        "_within_s",
+    )
 
     def __init__(
         self,
@@ -263,7 +199,8 @@ class _Call:
         self._pipe: Pipe | None = None
         self._opening: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        if (pipe := link.idle(keys[0])) is not None:
+        self._node = link.nodes.of(keys[0])
+        if self._node is not None and (pipe := self._node.idle()) is not None:
             self._arm()
             self._send(pipe)
         else:
@@ -285,12 +222,11 @@ class _Call:
         )
 
     async def _open(self) -> None:
-        link, key = self._link, self._keys[0]
         try:
-            await link.find_nodes()
+            self._node = node = await self._link.nodes.find(self._keys[0])
             self._arm()
-            async with link.opening:
-                pipe = link.idle(key) or await link.open(key)
+            async with self._link.opening:
+                pipe = node.idle() or await node.open()
         except Exception as error:  # noqa: BLE001 - whatever it is, who waits must hear of it
             self._opening = None
             self._fail(error)
@@ -316,13 +252,15 @@ class _Call:
         else:
             heard, self._pipe = self._heard, None
             self.give_up()
-            self._link.give_back(pipe, self._keys[0])
+            if self._node is not None:
+                self._node.give_back(pipe)
             if heard is not None:
                 heard(reply)
 
     def _fail(self, error: Exception) -> None:
         heard = self._heard
         self.give_up()
-        self._link.forget_connections()
+        if self._node is not None:
+            self._node.forget()
         if heard is not None:
             heard(unavailable(error))

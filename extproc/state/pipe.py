@@ -21,7 +21,6 @@ class Pipe(asyncio.Protocol):
     """One call at a time. Made by `opened`."""
 
     def __init__(self, connection: AbstractConnection) -> None:
-        self.open = True
         self._pack = connection.pack_command
         self._replies = hiredis.Reader()
         self._heard: Heard | None = None
@@ -39,6 +38,11 @@ class Pipe(asyncio.Protocol):
         await connection.connect()  # type: ignore[no-untyped-call]
         return cls(connection)
 
+    @property
+    def open(self) -> bool:
+        """False as soon as its end has been read, or it was closed here."""
+        return not self._transport.is_closing()
+
     def send(self, *words: str | bytes | float, heard: Heard) -> None:
         """`heard` is called once, later, unless the pipe is closed before."""
         self._heard = heard
@@ -46,17 +50,21 @@ class Pipe(asyncio.Protocol):
 
     def close(self) -> None:
         """At once: what would have been heard is not."""
-        self.open, self._heard = False, None
+        self._heard = None
         self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
+        replies = []
         try:
             self._replies.feed(data)
             while (reply := self._replies.gets()) is not False:
                 if not isinstance(reply, hiredis.PushNotification):  # of the server's own accord, under RESP3
-                    self._pass_on(reply)
+                    replies.append(reply)
         except hiredis.ProtocolError as error:
             self._break(error)
+        else:
+            if replies:
+                self._pass_on(replies)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._break(exc or ConnectionError("the store closed the connection"))
@@ -67,9 +75,10 @@ class Pipe(asyncio.Protocol):
         if heard is not None:
             heard(error)
 
-    def _pass_on(self, reply: object) -> None:
-        heard, self._heard = self._heard, None
-        if heard is None:
+    def _pass_on(self, replies: list[object]) -> None:
+        """Who hears one may call again here at once: a reply too many would be taken for that call's."""
+        if len(replies) > 1 or self._heard is None:
             self._break(ConnectionError("a reply that nobody waits for"))
         else:
-            heard(reply)
+            heard, self._heard = self._heard, None
+            heard(replies[0])

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from redis.crc import key_slot
 from redis.exceptions import ConnectionError as RedisConnectionError
 
 from extproc.errors import StateUnavailable
-from extproc.state.client import BadUrl, client_of
+from extproc.state.client import CONNECT_S, BadUrl, client_of
 from extproc.state.link import Link, run
 from extproc.state.scripts import Script
 from tests.support import valkey
@@ -20,6 +22,11 @@ from tests.support.eventually import eventually
 from tests.support.pools import limited
 from tests.support.shared import replica
 from tests.support.valkey import Server
+
+OF_THE_FIRST, OF_THE_LAST = "{b}", "{a}"
+"""Keys whose slots the first and the third node of the cluster have."""
+ECHO = Script.__new__(Script)
+ECHO.text, ECHO.sha = "return ARGV[1]", "0" * 40
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +48,67 @@ async def test_replicas_share_a_pool_over_a_cluster_and_wake_each_other_from_any
         await asyncio.sleep(0.05)
         a.end()
         await b.until(held=1, within_s=0.5)
+
+
+@contextmanager
+def silent(server: Server) -> Iterator[None]:
+    """For less time than makes the others give it up."""
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+
+
+async def test_a_silent_node_of_a_cluster_keeps_nobody_from_the_others(cluster: list[Server]) -> None:
+    """Which node has what was known only once the first one had told its commands."""
+    link = Link(f"redis+cluster://127.0.0.1:{cluster[1].port}")
+    with silent(cluster[0]):
+        assert await asyncio.wait_for(run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1), 1) == b"x"
+    await link.close()
+
+
+async def test_a_node_that_fails_costs_another_neither_its_connections_nor_a_search(cluster: list[Server]) -> None:
+    link = Link(f"redis+cluster://127.0.0.1:{cluster[1].port}")
+    for key in (OF_THE_FIRST, OF_THE_LAST):
+        await run(link, ECHO, (key,), ("x",), within_s=1)
+    with cluster[2].client() as client, silent(cluster[0]):
+        before = client.info("stats")["total_connections_received"]
+        with pytest.raises(StateUnavailable):
+            await run(link, ECHO, (OF_THE_FIRST,), ("x",), within_s=0.1)
+        assert await run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1) == b"x"
+        assert client.info("stats")["total_connections_received"] == before
+    await link.close()
+
+
+async def test_a_cluster_is_not_asked_for_its_nodes_for_ever_where_one_is_silent(cluster: list[Server]) -> None:
+    link = Link(f"redis+cluster://127.0.0.1:{cluster[0].port}")
+    with silent(cluster[0]), pytest.raises(StateUnavailable, match="cannot be connected"):
+        await asyncio.wait_for(run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1), CONNECT_S * 1.5)
+    await link.close()
+
+
+async def test_a_slot_that_moved_is_found_at_the_next_call(cluster: list[Server]) -> None:
+    link = Link(f"redis+cluster://127.0.0.1:{cluster[0].port}")
+    assert await run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1) == b"x"
+    try:
+        _move(OF_THE_LAST, cluster, to=1)
+        with pytest.raises(StateUnavailable) as error:
+            await run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1)
+        assert error.value.kind == "cluster"
+        assert await run(link, ECHO, (OF_THE_LAST,), ("x",), within_s=1) == b"x"
+    finally:
+        _move(OF_THE_LAST, cluster, to=2)
+        await link.close()
+
+
+def _move(key: str, cluster: list[Server], *, to: int) -> None:
+    """The slot, which is empty."""
+    with cluster[to].client() as client:
+        node_id = client.execute_command("CLUSTER", "MYID")
+    for node in (cluster[to], *cluster):
+        with node.client() as client:
+            client.execute_command("CLUSTER", "SETSLOT", key_slot(key.encode()), "NODE", node_id)
 
 
 async def test_a_failover_by_sentinel_keeps_the_limit(tmp_path: Path) -> None:
