@@ -26,8 +26,9 @@ from extproc.clock import Clock, Timer
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Ask, TrafficSource, Verdicts, Want
+from extproc.state.call import Argument
 from extproc.state.deadline import Deadline
-from extproc.state.link import Argument, Line, run
+from extproc.state.link import Line, run
 from extproc.state.reports import Reports
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.standing import Standing

@@ -19,6 +19,8 @@ from extproc.state.pipe import Pipe
 
 FIND_S = 5.0
 """For asking a cluster which node has what."""
+_OPENING = 32
+"""Connections being opened at a time: of many calls at once most soon find one that others have done with."""
 
 
 class Node:
@@ -62,6 +64,7 @@ class Nodes:
         self._client = client
         self._nodes: dict[str, Node] = {}
         """By name. Those with no key of ours are not among them."""
+        self.opening = asyncio.Semaphore(_OPENING)
 
     def of(self, key: str) -> Node | None:
         """Who has the key; None: it must be found."""

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 from extproc.clock import LoopClock
 from extproc.sim.world.store import VirtualLine, VirtualStore
+from extproc.state.call import Argument, Heard
 from extproc.state.lead import Lead
-from extproc.state.link import Argument, Heard
 from extproc.state.scripts import Script, keys_of
 from tests.support.virtual import virtual
 

@@ -19,8 +19,8 @@ from extproc.ports import Ask, Verdicts, Want
 from extproc.sim.virtual_time import run_virtual
 from extproc.sim.world.store import Uncounted, VirtualStore
 from extproc.state.asking import ABANDON_S, HEARTBEAT_S, PROBE_S, SharedLedger
+from extproc.state.call import Argument, Heard
 from extproc.state.deadline import DEADLINE_S
-from extproc.state.link import Argument, Heard
 from extproc.state.scripts import Script, keys_of, pack_state
 from extproc.state.standing import CUT_OFF_S
 from tests.support.pools import limited

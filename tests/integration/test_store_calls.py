@@ -20,10 +20,11 @@ from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, PoolState
 from extproc.ports import Ask, Verdicts
 from extproc.state.client import client_of
-from extproc.state.link import Link, kind_of, run
+from extproc.state.link import Link, run
 from extproc.state.pipe import Pipe
 from extproc.state.redis import RedisState
 from extproc.state.scripts import Script
+from extproc.state.trouble import kind_of
 from tests.support import valkey
 from tests.support.shared import Calls
 from tests.support.tcp_proxy import tcp_proxy

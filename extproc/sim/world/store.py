@@ -16,7 +16,7 @@ from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import Load, PoolState, Priority
 from extproc.ports import Want
-from extproc.state.link import Argument, Heard
+from extproc.state.call import Argument, Heard
 from extproc.state.quota import SharedQuota
 from extproc.state.redis import SharedPool
 from extproc.state.scripts import Script, read_state
