@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from extproc.account import Report
 from extproc.capacity import Ghosts
-from extproc.clock import Clock, Timer
+from extproc.clock import Clock
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, Load, PoolState
 from extproc.ports import Ask, TrafficSource, Verdicts, Want
@@ -32,6 +32,7 @@ from extproc.state.link import Line, run
 from extproc.state.reports import Reports
 from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
 from extproc.state.standing import Standing
+from extproc.state.turns import Turns
 from extproc.state.watch import Watch
 
 ABANDON_S = 1.0
@@ -61,7 +62,6 @@ class _Call:
     report: Report
     at: float
     deadline: Deadline
-    give_up: Callable[[], None]
 
 
 class SharedLedger:
@@ -100,11 +100,7 @@ class SharedLedger:
         self._in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
         self._ghosts = Ghosts(clock.now())
         self._pending: _Pending | None = None
-        self._call: _Call | None = None
-        self._due = False
-        """There is something to say, as soon as the call in flight has ended."""
-        self._timer: Timer | None = None
-        self._running: asyncio.Future[None] | None = None
+        self._turns = Turns(clock, begin=self._begin, pause_s=self._pause_s)
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -156,7 +152,7 @@ class SharedLedger:
         if self._standing.alone:
             self._go_alone()
         else:
-            self._say()
+            self._turns.say()
 
     def at_once(self, _ask: Ask) -> Verdicts | None:
         """The others have a say in everything."""
@@ -180,72 +176,41 @@ class SharedLedger:
 
     async def run(self) -> None:
         """Calls when there is something to ask, and often enough to be heard. At the end it says what is still held."""
-        self._running = asyncio.get_running_loop().create_future()
         try:
-            self._go_on()
-            await self._running
+            await self._turns.run()
         finally:
-            self._running = self._pending = None
-            if self._timer is not None:
-                self._timer.cancel()
-            if self._call is not None:
-                self._call.deadline.cancel()
-                self._call.give_up()
+            self._pending = None
             with suppress(TimeoutError, StateUnavailable):
                 await asyncio.wait_for(self._last_word(), _LAST_WORD_S)
 
-    def _say(self) -> None:
-        """Calls, at once or as soon as the call in flight has ended."""
-        if self._running is None or self._call is not None:
-            self._due = True
-            return
-        self._due = False
-        if self._timer is not None:
-            self._timer.cancel()
-        self._or_end(self._begin)
+    def _pause_s(self) -> float:
+        return PROBE_S if self._standing.alone else HEARTBEAT_S
 
-    def _begin(self) -> None:
+    def _begin(self) -> Callable[[], None]:
         start, pending = self._clock.now(), self._pending
         report = self._report(start, () if pending is None else pending.ask.wants)
         arguments = self._arguments(report)
-        deadline = Deadline(self._clock, lambda: self._or_end(self._go_alone))
-        give_up = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=self._heard)
-        self._call = _Call(pending, report, start, deadline, give_up)
+        deadline = Deadline(self._clock, lambda: self._turns.guarded(self._go_alone))
+        call = _Call(pending, report, start, deadline)
+
+        def heard(said: object) -> None:
+            deadline.cancel()
+            self._turns.ended(lambda: self._take(call, said))
+
+        abandon = self._link.call(_ASK, self._all_keys, arguments, within_s=ABANDON_S, heard=heard)
+
+        def give_up() -> None:
+            deadline.cancel()
+            abandon()
+
+        return give_up
 
     def _wake_and_say(self) -> None:
         """Whoever is woken mostly asks, and that says it all."""
-        before = self._call
+        before = self._turns.begun
         self._wake()
-        if self._call is before:
-            self._say()
-
-    def _go_on(self) -> None:
-        """Nothing is in flight."""
-        if self._due:
-            self._say()
-        else:
-            wait_s = PROBE_S if self._standing.alone else HEARTBEAT_S
-            self._timer = self._clock.call_at(self._clock.now() + wait_s, self._say)
-
-    def _or_end(self, act: Callable[[], None]) -> None:
-        """A bug in it ends `run`, as one in a task of ours would."""
-        try:
-            act()
-        except Exception as error:
-            if self._running is None or self._running.done():
-                raise
-            self._running.set_exception(error)
-
-    def _heard(self, said: object) -> None:
-        call, self._call = self._call, None
-        if call is not None:
-            call.deadline.cancel()
-            self._or_end(lambda: self._next(call, said))
-
-    def _next(self, call: _Call, said: object) -> None:
-        self._take(call, said)
-        if self._call is None:
-            self._go_on()
+        if self._turns.begun == before:
+            self._turns.say()
 
     def _take(self, call: _Call, said: object) -> None:
         try:
