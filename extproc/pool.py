@@ -25,6 +25,9 @@ from extproc.state.redis import SharedPool
 ENVOY_MARGIN_S = 1.0
 """No wait comes closer to Envoy's maximum than this: a late answer would let the request pass."""
 
+STANDS_BY = PoolState(limits=(UNLIMITED, UNLIMITED, UNLIMITED), reason="stands-by")
+"""What a process shows that would lead, while another does: of what holds it hears nothing."""
+
 
 class Engines(FleetSource, Protocol):
     """A pool's engines as something watches them: `Scraper`, over HTTP."""
@@ -156,19 +159,23 @@ class Pool:
         dispatcher = self.dispatcher
         demand = dispatcher.demand(now)
         p0, p1, p2 = (self._queue(priority, now) for priority in Priority)
-        reporting = {s.engine for s in self.scraper.fleet().reporting(now, self._policy.failure.stale_after_s)}
+        share = self.shared.snapshot() if self.shared else None
         return PoolSnapshot(
             name=self.name,
             leaving=self.leaving,
-            state=dispatcher.state,
+            state=STANDS_BY if share is not None and share.stands_by else dispatcher.state,
             queues=(p0, p1, p2),
             in_use=dispatcher.in_use,
             held=self.ledger.total if self.shared else sum(dispatcher.in_use, self.ledger.ghosts),
             ghosts=self.ledger.ghosts,
             drain_per_s=demand.drain_per_s,
-            engines=tuple(_engine(status, status.engine in reporting) for status in self.scraper.statuses()),
-            share=self.shared.snapshot() if self.shared else None,
+            engines=() if share is not None and share.follows else self._engine_snapshots(now),
+            share=share,
         )
+
+    def _engine_snapshots(self, now: float) -> tuple[EngineSnapshot, ...]:
+        reporting = {s.engine for s in self.scraper.fleet().reporting(now, self._policy.failure.stale_after_s)}
+        return tuple(_engine(status, status.engine in reporting) for status in self.scraper.statuses())
 
     def _engines(self, pool: PoolPolicy) -> EnginesPolicy:
         return pool.engines if self._scrape else EnginesPolicy()

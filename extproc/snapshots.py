@@ -49,20 +49,28 @@ class QueueSnapshot:
 @dataclass(frozen=True, slots=True)
 class ShareSnapshot:
     """How a pool stands with the other replicas. `replicas`: heard of lately, this one included. `leading`: this process
-    runs the controllers for all. `cut_off`: it cannot ask, and goes on alone. `differing`: of the replicas, how many go by
-    another policy."""
+    runs the controllers for all. `cut_off`: it cannot ask, and goes on alone; `trouble`: why, None where it can. `differing`: of
+    the replicas, how many go by another policy. `stands_by`: it decides on no requests, and another process leads."""
 
     replicas: int
     leading: bool
     cut_off: bool
     differing: int = 0
+    trouble: str | None = None
+    stands_by: bool = False
+
+    @property
+    def follows(self) -> bool:
+        """Another process watches the engines."""
+        return not self.leading and not self.cut_off
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSnapshot:
     """One pool. `in_use`: this replica's, per priority. `held`: of all replicas together, ghost load included.
 
-    `leaving`: the policy names it no more; it goes once its last request has ended.
+    `leaving`: the policy names it no more; it goes once its last request has ended. `engines`: none where another process
+    watches them.
     """
 
     name: str
@@ -78,7 +86,12 @@ class PoolSnapshot:
     @property
     def follows(self) -> bool:
         """Another process watches the engines."""
-        return self.share is not None and not self.share.leading and not self.share.cut_off
+        return self.share is not None and self.share.follows
+
+    @property
+    def engines_reporting(self) -> int:
+        """To whoever watches them."""
+        return self.state.engines_reporting if self.follows else sum(engine.reporting for engine in self.engines)
 
     leaving: bool = False
 

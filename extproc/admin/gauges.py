@@ -45,7 +45,7 @@ _POOL: tuple[tuple[Name, Callable[[PoolSnapshot], float | None]], ...] = (
     (names.DRAIN_SLOTS, lambda p: None if p.drain_per_s is None else p.drain_per_s.slots),
     (names.SATURATION, lambda p: p.state.saturation),
     (names.ENGINES, lambda p: len(p.engines)),
-    (names.ENGINES_REPORTING, lambda p: sum(engine.reporting for engine in p.engines)),
+    (names.ENGINES_REPORTING, lambda p: p.engines_reporting),
     (names.REPLICAS, lambda p: p.share.replicas if p.share else None),
     (names.LEADING, lambda p: p.share.leading if p.share else None),
     (names.CUT_OFF, lambda p: p.share.cut_off if p.share else None),

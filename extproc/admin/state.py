@@ -90,7 +90,7 @@ def _pool(
             )
             for priority in PRIORITIES
         },
-        "engines_reporting": sum(engine.reporting for engine in pool.engines),
+        "engines_reporting": pool.engines_reporting,
         "engines": [_engine(engine) for engine in pool.engines],
     }
 
@@ -103,6 +103,8 @@ def _share(share: ShareSnapshot | None) -> dict[str, Json] | None:
         "leading": share.leading,
         "cut_off": share.cut_off,
         "differing": share.differing,
+        "trouble": share.trouble,
+        "stands_by": share.stands_by,
     }
 
 
@@ -193,9 +195,11 @@ def _differing(snapshot: ServiceSnapshot) -> list[str]:
 
 
 def _engines_component(pool: PoolSnapshot) -> dict[str, Json]:
+    if pool.share is not None and pool.share.stands_by:
+        return {"ok": True, "detail": "another process watches them"}
     if pool.follows:
-        return {"ok": True, "detail": f"{pool.state.engines_reporting} reporting to the leader"}
-    reporting, known = sum(engine.reporting for engine in pool.engines), len(pool.engines)
+        return {"ok": True, "detail": f"{pool.engines_reporting} reporting to the leader"}
+    reporting, known = pool.engines_reporting, len(pool.engines)
     detail = f"{reporting} of {known} reporting" if known else "none configured"
     return {"ok": reporting == known, "detail": detail}
 
@@ -213,7 +217,7 @@ def _warnings(snapshot: ServiceSnapshot) -> list[str]:
         and not any(engine.reporting for engine in pool.engines)
     ]
     warnings += [
-        f"pool {pool.name}: the shared state does not answer, this replica goes on alone within its share"
+        f"pool {pool.name}: the shared state cannot be asked ({pool.share.trouble}), this replica goes on alone within its share"
         for pool in snapshot.pools
         if pool.share is not None and pool.share.cut_off
     ]

@@ -60,7 +60,7 @@ def _pool_line(pool: State) -> Text:
         f"held {load(pool['held'])} of {load(pool['limit'], unknown='any')}",
         f"ghosts {load(pool['ghosts'])}",
         f"drain {load(pool['drain_per_s'])} per s",
-        f"engines {pool['engines_reporting']}/{len(pool['engines'])}",
+        f"engines {pool['engines_reporting']}" + (f"/{len(pool['engines'])}" if pool["engines"] else ""),
         f"tries {number(_tries(pool))}",
     ]
     return Text("  ".join(facts), "cyan")

@@ -93,7 +93,7 @@ def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree, policy: Policy | None
                 "missing; expected a limit: with failure_mode_allow it is all that protects the engines without extproc"
             )
             yield error(limit.path, message)
-        elif limit.number(0) < (admits := _may_admit(policy or Policy())):
+        elif limit.number(0) < (admits := _may_admit(policy or Policy(), cluster)):
             message = f"expected at least {admits}, the requests that the policy may admit; got {limit.number(0):.0f}"
             yield warning(limit.path, f"{message}: Envoy would refuse what extproc let through, whatever its priority")
     mappers = manager.get("local_reply_config", "mappers")
@@ -105,11 +105,20 @@ def _backstop(envoy: Envoy, manager: Tree, ext_proc: Tree, policy: Policy | None
         )
 
 
-def _may_admit(policy: Policy) -> int:
-    """Requests that a policy's only pool may have out at once, as far as it is written down; 0 where it is not."""
-    if len(policy.pools) > 1:
-        return 0
-    [pool] = policy.pools
+def _may_admit(policy: Policy, cluster: Tree) -> int:
+    """Requests that the pools behind a cluster may have out at once, as far as it is written down; 0 where it is not."""
+    pools = policy.pools if len(policy.pools) == 1 else _pools_behind(cluster, policy)
+    each = [_pool_may_admit(pool) for pool in pools]
+    return sum(each) if all(each) else 0
+
+
+def _pools_behind(cluster: Tree, policy: Policy) -> list[PoolPolicy]:
+    """Those with an engine among the cluster's."""
+    there = set(addresses(cluster))
+    return [pool for pool in policy.pools if not there.isdisjoint(pool.engines.static)]
+
+
+def _pool_may_admit(pool: PoolPolicy) -> int:
     if pool.override.limit is not None:
         return pool.override.limit.requests or 0
     limits = [_most_requests(name, pool) for name in pool.controllers]
@@ -186,6 +195,12 @@ def _engines(envoy: Envoy, manager: Tree, policy: Policy) -> Iterator[Finding]:
     served = {address for cluster in clusters for address in addresses(cluster)}
     if not scraped or not served:
         return
+    for cluster in clusters:
+        if len(behind := [pool.name for pool in _pools_behind(cluster, policy)]) > 1:
+            message = (
+                f"has engines of the pools {' and '.join(behind)}: requests of each would go to engines of the others"
+            )
+            yield warning(cluster.get("load_assignment").path, message)
     path = clusters[0].get("load_assignment").path
     for address in sorted(served - scraped):
         yield warning(

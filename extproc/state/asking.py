@@ -41,6 +41,7 @@ BELIEVED_S = 0.5
 HEARTBEAT_S = 0.5
 PROBE_S = 0.05
 _LAST_WORD_S = 0.2
+_LATE = StateUnavailable("late", "no answer in time")
 _ASK = Script("ask")
 _log = structlog.get_logger(__name__)
 
@@ -99,6 +100,7 @@ class SharedLedger:
         self._total = NOTHING
         self._in_use: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
         self._ghosts = Ghosts(clock.now())
+        self._trouble = _LATE
         self._pending: _Pending | None = None
         self._turns = Turns(clock, begin=self._begin, pause_s=self._pause_s)
         self._wake: Callable[[], None] = lambda: None
@@ -119,6 +121,11 @@ class SharedLedger:
     @property
     def cut_off(self) -> bool:
         return self._standing.cut_off
+
+    @property
+    def trouble(self) -> str:
+        """The kind of what last went wrong with a call."""
+        return self._trouble.kind
 
     @property
     def shared(self) -> bool:
@@ -190,7 +197,7 @@ class SharedLedger:
         start, pending = self._clock.now(), self._pending
         report = self._report(start, () if pending is None else pending.ask.wants)
         arguments = self._arguments(report)
-        deadline = Deadline(self._clock, lambda: self._turns.guarded(self._go_alone))
+        deadline = Deadline(self._clock, lambda: self._turns.guarded(self._miss))
         call = _Call(pending, report, start, deadline)
 
         def heard(said: object) -> None:
@@ -218,8 +225,8 @@ class SharedLedger:
                 raise said
             answer, told = self._read(said)
         except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
-            kind = error.kind if isinstance(error, StateUnavailable) else "unreadable"
-            self._watch.state_called(kind)
+            self._trouble = error if isinstance(error, StateUnavailable) else StateUnavailable("unreadable", str(error))
+            self._watch.state_called(self.trouble)
             self._standing.broken()
             self._go_alone()
             return
@@ -230,7 +237,7 @@ class SharedLedger:
         self._reports.answered(call.report)
         self._learn(answer, told)
         if not in_time:
-            self._go_alone()
+            self._miss()
         elif call.pending is not None and call.pending is self._pending:
             self._settle(call.pending, answer)
         if in_time and self._standing.alone:
@@ -269,10 +276,14 @@ class SharedLedger:
         self._in_use = (in_use[0], in_use[1], in_use[2])
         pending.reply(verdicts)
 
+    def _miss(self) -> None:
+        self._trouble = _LATE
+        self._go_alone()
+
     def _go_alone(self) -> None:
         """A call has missed its deadline or failed: this replica answers by itself, and is cut off once that has lasted."""
         if self._standing.late(self._clock.now(), sum(self._in_use, self.ghosts)):
-            _log.warning("cut_off", pool=self._pool)
+            _log.warning("cut_off", pool=self._pool, kind=self.trouble, error=str(self._trouble))
             self._on_change()
         if self._pending is not None:
             self._answer_alone()

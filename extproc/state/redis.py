@@ -103,7 +103,14 @@ class SharedPool:
 
     def snapshot(self) -> ShareSnapshot:
         ledger = self.ledger
-        return ShareSnapshot(ledger.replicas, self.leading, ledger.cut_off, differing=ledger.differing)
+        return ShareSnapshot(
+            ledger.replicas,
+            self.leading,
+            ledger.cut_off,
+            differing=ledger.differing,
+            trouble=ledger.trouble if ledger.cut_off else None,
+            stands_by=not self._asks and not self.leading,
+        )
 
     async def run(self) -> None:
         """Until cancelled. Trouble with the store is no error here: the pool goes on alone."""

@@ -307,6 +307,41 @@ def test_a_backstop_below_what_the_policy_may_admit(tmp_path: Path, pool: str) -
     )
 
 
+def two_clusters(config: Envoy) -> None:
+    """The engines' cluster, and another like it with an engine of its own and a route to it."""
+    clusters, routes = (
+        at(config, "static_resources.clusters"),
+        at(config, f"{HCM}.route_config.virtual_hosts[0].routes"),
+    )
+    engines = next(cluster for cluster in clusters if cluster["name"] == "engines")
+    large = copy.deepcopy(engines)
+    large["name"] = "large"
+    large["load_assignment"]["endpoints"] = [endpoint("large-1")]
+    clusters.append(large)
+    match = {"prefix": "/", "headers": [{"name": "x-model-pool", "string_match": {"exact": "large"}}]}
+    routes.insert(0, {"match": match, "route": {**routes[-1]["route"], "cluster": "large"}})
+
+
+def endpoint(host: str) -> dict[str, Any]:
+    return {"lb_endpoints": [{"endpoint": {"address": {"socket_address": {"address": host, "port_value": 8000}}}}]}
+
+
+def test_each_of_several_pools_has_a_backstop_of_its_own(tmp_path: Path) -> None:
+    chat = "{name: chat, engines: {static: ['engine-1:8000', 'engine-2:8000']}}"
+    large = "{name: large, engines: {static: ['large-1:8000']}, fused: {sequencesPerEngine: 700}}"
+    rule = "classification: [{when: {header: {x-model-pool: large}}, pool: large}]"
+    [finding] = [f for f in checked(tmp_path, two_clusters, f"pools: [{chat}, {large}]\n{rule}") if "max_requests" in f]
+    assert "expected at least 700, " in finding
+    assert finding.startswith("warning: static_resources.clusters[")
+    assert checked(tmp_path, two_clusters, f"pools: [{chat}, {large.replace('700', '64')}]\n{rule}") == []
+
+
+def test_a_cluster_that_mixes_the_engines_of_two_pools(tmp_path: Path) -> None:
+    pools = "pools: [{name: a, models: [a], engines: {static: ['engine-1:8000']}}, {name: b, engines: {static: ['engine-2:8000']}}]"
+    [finding] = checked(tmp_path, unchanged, pools)
+    assert finding.endswith("has engines of the pools a and b: requests of each would go to engines of the others")
+
+
 def test_queues_longer_than_the_extproc_cluster_takes(tmp_path: Path) -> None:
     found = checked(tmp_path, put(f"{EXTPROC_CLUSTER}.{THRESHOLD}", max_requests=3000), POLICY)
     assert found[0] == (

@@ -77,10 +77,10 @@ def _curve(results: Sequence[Result], rhos: Sequence[float]) -> Table:
 
 
 def _list(results: Sequence[Result]) -> Table:
-    columns = ("scenario", "chunk", "controller", "efficiency %", "P0 missed %", "refused", "wasted %", "idle %")
-    grid = _table("scenarios", *columns, "preempt.", "Jain", "reaction s", "recovery s", "amplif.")
-    for (scenario, _, chunk, name), same in _grouped(results).items():
-        grid.add_row(scenario, str(chunk), name, *(_spread(same, shown) for shown in _COLUMNS))
+    columns = ("scenario", "chunk", "controller", "efficiency %", "P0 missed %", "P0 refused %", "wasted %")
+    grid = _table("scenarios", *columns, "idle, refusing %", "preempt.", "Jain", "reaction s", "recovery s", "amplif.")
+    for (scenario, rho, chunk, name), same in _grouped(results).items():
+        grid.add_row(f"{scenario} {rho:g}", str(chunk), name, *(_spread(same, shown) for shown in _COLUMNS))
     return grid
 
 

@@ -176,6 +176,16 @@ def test_a_policy_that_other_replicas_do_not_go_by_is_told() -> None:
     assert verdict.document["warnings"] == [told]
 
 
+def test_readiness_tells_why_a_replica_is_cut_off_and_what_a_process_that_stands_by_knows() -> None:
+    cut_off = ShareSnapshot(replicas=2, leading=False, cut_off=True, trouble="auth")
+    verdict = readiness(service(pools=(replace(POOL, share=cut_off),)))
+    assert "cannot be asked (auth)" in str(verdict.document["warnings"])
+    stands_by = ShareSnapshot(replicas=1, leading=False, cut_off=False, stands_by=True)
+    verdict = readiness(service(pools=(replace(POOL, share=stands_by, engines=()),)))
+    components = verdict.document["components"]
+    assert components["engines"]["llama"] == {"ok": True, "detail": "another process watches them"}  # type: ignore[index,call-overload]
+
+
 def test_warnings_of_the_wire_are_shown_in_both_places() -> None:
     warned = service(wire=wire(warnings=("Envoy's mode lacks response trailers",)))
     assert readiness(warned).document["warnings"] == ["Envoy's mode lacks response trailers"]
