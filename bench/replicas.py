@@ -165,7 +165,7 @@ async def replica_added(here: World) -> None:
 
 async def replica_stopped(here: World) -> None:
     child = here.stack.children["extproc-3"]
-    with here.nobody_hears("extproc-3"):
+    with here.nobody_hears("extproc-3", still=True):
         child.send_signal(signal.SIGSTOP)
         await asyncio.sleep(5)
         child.send_signal(signal.SIGCONT)
@@ -203,7 +203,7 @@ async def leader_killed(here: World) -> None:
 
 
 async def replica_cut_off(here: World) -> None:
-    with here.nobody_hears("extproc-4"):
+    with here.nobody_hears("extproc-4", still=False):
         await here.proxies[3].cut()
         await asyncio.sleep(10)
         await here.proxies[3].start()

@@ -20,11 +20,12 @@ from bench.shared_load import Sent
 
 @dataclass(frozen=True, slots=True)
 class Unheard:
-    """When nobody could hear of a replica's waiters."""
+    """When nobody could hear of a replica's waiters. `still`: it did not run."""
 
     replica: str
     since: float
     until: float
+    still: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,4 +88,5 @@ def _inversion(
 
 def measured_ways(sent: Iterable[Sent], came: Mapping[int, Arrival], unheard: Sequence[Unheard]) -> list[Way]:
     ways = [Way(one.at, came[one.number].at) for one in sent if one.number in came]
-    return [way for way in ways if not any(gap.since < way.came and way.at < gap.until for gap in unheard)]
+    stops = [gap for gap in unheard if gap.still]
+    return [way for way in ways if not any(gap.since < way.came and way.at < gap.until for gap in stops)]

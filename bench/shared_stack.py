@@ -105,14 +105,14 @@ class World:
         return measured_ways(self.clients.unlimited, self.engine.came, self.unheard)
 
     @contextmanager
-    def nobody_hears(self, replica: str) -> Iterator[None]:
-        """While it stands still, or has lost its line to the store."""
+    def nobody_hears(self, replica: str, *, still: bool) -> Iterator[None]:
+        """While it stands still, or else has lost its line to the store."""
         now = asyncio.get_running_loop().time
         since = now()
         try:
             yield
         finally:
-            self.unheard.append(Unheard(replica, since, now()))
+            self.unheard.append(Unheard(replica, since, now(), still))
 
     async def all_lines_to(self, port: int) -> None:
         """All are cut before the first is open again: nobody stays with the old store."""

@@ -63,3 +63,4 @@ def test_what_met_a_replica_that_stood_still_does_not_measure_the_way() -> None:
     sent = [Sent(-1, "", 1.0), Sent(-2, "", 4.0), Sent(-3, "", 6.0), Sent(-4, "", 6.0)]
     came = {-1: arrival(1.1, -1, ""), -2: arrival(5.5, -2, ""), -3: arrival(6.1, -3, "")}
     assert measured_ways(sent, came, [Unheard("a", 3.0, 5.0)]) == [Way(1.0, 1.1), Way(6.0, 6.1)]
+    assert len(measured_ways(sent, came, [Unheard("a", 3.0, 5.0, still=False)])) == len(came), "it runs, cut off or not"
