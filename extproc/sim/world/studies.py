@@ -49,17 +49,24 @@ def oracle(scope: Scope, console: Console) -> None:
     table = Table(
         "workload",
         "KV cache",
+        "speed",
         "chunk",
         "seed",
-        "C* tokens/s",
-        "taken for it",
+        "C* of an engine, tokens/s",
+        "in the table of capacities",
         "KV tokens of P0, P1, P2 an engine",
         "prefill in line, s",
     )
     for question, best in zip(questions, run_each(best_of, questions, processes=scope.processes), strict=True):
         taken = capacity(question.workload, question.spec)
         limits = ", ".join(f"{limit:.0f}" for limit in best.limits.kv_tokens)
-        place = (question.workload.name, str(question.spec.kv_tokens), str(question.spec.chunk), str(question.seed))
+        place = (
+            question.workload.name,
+            str(question.spec.kv_tokens),
+            f"{question.spec.speed:g}",
+            str(question.spec.chunk),
+            str(question.seed),
+        )
         table.add_row(*place, f"{best.tokens_per_s:.0f}", f"{taken:.0f}", limits, f"{best.limits.line_s:g}")
     console.print(table)
 
