@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from extproc.clock import LoopClock, wall_clock
 from extproc.config import Policy, parse_policy
 from extproc.pools import Pools
 from extproc.snapshots import PoolSnapshot
-from extproc.state.redis import RedisState
 from tests.support import valkey
 from tests.support.eventually import eventually
 from tests.support.metrics_server import metrics_server
-from tests.support.observing import Remembering
-from tests.support.shared import Calls
+from tests.support.shared import process
 from tests.support.valkey import Server
 
 
@@ -30,20 +26,6 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 def policy(engine: str) -> Policy:
     return parse_policy(f"pools: [{{engines: {{static: ['{engine}']}}}}]")
-
-
-@asynccontextmanager
-async def process(url: str, name: str, goes_by: Policy, *, asks: bool = True) -> AsyncIterator[Pools]:
-    clock = LoopClock(asyncio.get_running_loop())
-    store = RedisState(url, "test", process=name, clock=clock, watch=Calls(), may_lead=True, asks=asks)
-    made = Pools(goes_by, store=store, scrape=True, clock=clock, observer=Remembering(), wall=wall_clock)
-    running = asyncio.ensure_future(made.run())
-    try:
-        yield made
-    finally:
-        running.cancel()
-        await asyncio.wait({running})
-        await store.close()
 
 
 def shown(pools: Pools) -> PoolSnapshot:

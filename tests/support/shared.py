@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from extproc.clock import LoopClock
+from extproc.clock import LoopClock, wall_clock
+from extproc.config import Policy
 from extproc.model import NOTHING, Load, PoolState, Priority
+from extproc.pools import Pools
 from extproc.ports import Ask, Verdicts, Want
 from extproc.state.asking import SharedLedger
 from extproc.state.link import Link
 from extproc.state.quota import SharedQuota
 from extproc.state.redis import RedisState, SharedPool
 from extproc.state.scripts import keys_of, pack_state
+from tests.support.observing import Remembering
 from tests.support.valkey import Server
 
 PREFIX = "extproc"
@@ -141,4 +144,19 @@ async def quota_replica(
         await state.close()
 
 
-__all__ = ["KEYS", "POOL", "PREFIX", "Link", "Node", "put_state", "quota_replica", "replica"]
+@asynccontextmanager
+async def process(url: str, name: str, goes_by: Policy, *, asks: bool = True) -> AsyncIterator[Pools]:
+    """The pools of one process. `asks` False: one without requests."""
+    clock = LoopClock(asyncio.get_running_loop())
+    store = RedisState(url, "test", process=name, clock=clock, watch=Calls(), may_lead=True, asks=asks)
+    made = Pools(goes_by, store=store, scrape=True, clock=clock, observer=Remembering(), wall=wall_clock)
+    running = asyncio.ensure_future(made.run())
+    try:
+        yield made
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+        await store.close()
+
+
+__all__ = ["KEYS", "POOL", "PREFIX", "Link", "Node", "process", "put_state", "quota_replica", "replica"]
