@@ -14,9 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
-import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -30,7 +28,7 @@ from extproc.state.call import Argument
 from extproc.state.deadline import Deadline
 from extproc.state.link import Line, run
 from extproc.state.reports import Reports
-from extproc.state.scripts import Answer, Keys, Script, pack_report, read_answer, read_state
+from extproc.state.scripts import Answer, Keys, Script, pack_report, read_asked
 from extproc.state.standing import Standing
 from extproc.state.turns import Turns
 from extproc.state.watch import Watch
@@ -220,17 +218,15 @@ class SharedLedger:
             self._turns.say()
 
     def _take(self, call: _Call, said: object) -> None:
-        try:
-            if isinstance(said, StateUnavailable):
-                raise said
-            answer, told = self._read(said)
-        except (StateUnavailable, msgspec.DecodeError, ValueError, TypeError) as error:
-            self._trouble = error if isinstance(error, StateUnavailable) else StateUnavailable("unreadable", str(error))
+        now = self._clock.now()
+        read = said if isinstance(said, StateUnavailable) else read_asked(said, at=now)
+        if isinstance(read, StateUnavailable):
+            self._trouble = read
             self._watch.state_called(self.trouble)
             self._standing.broken()
             self._go_alone()
             return
-        now = self._clock.now()
+        answer, told = read
         in_time = not call.deadline.passed and now - call.at <= BELIEVED_S
         self._watch.state_called("ok" if in_time else "late")
         self._standing.heard(now, in_time=in_time, said_alone=call.report.alone)
@@ -242,10 +238,6 @@ class SharedLedger:
             self._settle(call.pending, answer)
         if in_time and self._standing.alone:
             self._hear_again()
-
-    def _read(self, said: Any) -> tuple[Answer, PoolState | None]:
-        packed, state = said
-        return read_answer(packed), read_state(state, at=self._clock.now()) if state else None
 
     def _report(self, now: float, wants: Sequence[Want]) -> Report:
         return self._reports.next(now, self._standing, in_use=self._in_use, ghosts=self._ghosts, wants=wants)
@@ -285,8 +277,10 @@ class SharedLedger:
         if self._standing.late(self._clock.now(), sum(self._in_use, self.ghosts)):
             _log.warning("cut_off", pool=self._pool, kind=self.trouble, error=str(self._trouble))
             self._on_change()
-        if self._pending is not None:
-            self._answer_alone()
+        if (pending := self._pending) is not None:
+            verdicts = self._standing.answer(pending.ask, self.ghosts, self._alone(self._clock.now()))
+            self._total = verdicts.total
+            self._reply(pending, verdicts)
 
     def _hear_again(self) -> None:
         """The next call asks again, or says at least that this replica is alone no more: others wait for that."""
@@ -297,14 +291,6 @@ class SharedLedger:
 
     def _alone(self, now: float) -> PoolState:
         return self._standing.state(self._state, now, replicas=self._replicas, hold_s=self._ghosts.hold_s)
-
-    def _answer_alone(self) -> None:
-        pending = self._pending
-        if pending is None:
-            return
-        verdicts = self._standing.answer(pending.ask, self.ghosts, self._alone(self._clock.now()))
-        self._total = verdicts.total
-        self._reply(pending, verdicts)
 
     async def _last_word(self) -> None:
         if not self._standing.alone:

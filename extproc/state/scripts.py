@@ -10,11 +10,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 import msgspec
 
 from extproc.account import Report
 from extproc.capacity import GHOST_HOLD_S
+from extproc.errors import StateUnavailable
 from extproc.files import shipped
 from extproc.model import Load, Pace, PoolState
 from extproc.quota import Due
@@ -159,3 +161,12 @@ def read_state(packed: bytes, at: float) -> PoolState:
         expected_ttft_s=None if ttft is None else float(ttft),
         pace=Pace(float(pace[0]), (float(pace[1]), float(pace[2]), float(pace[3])), float(pace[4])) if pace else None,
     )
+
+
+def read_asked(raw: Any, at: float) -> tuple[Answer, PoolState | None] | StateUnavailable:
+    """What ask.lua returns: its answer, and the state where that has changed. StateUnavailable: it is not one of ours."""
+    try:
+        packed, state = raw
+        return read_answer(packed), read_state(state, at) if state else None
+    except (msgspec.DecodeError, ValueError, TypeError) as error:
+        return StateUnavailable("unreadable", str(error))
