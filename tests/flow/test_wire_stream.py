@@ -75,7 +75,7 @@ class Driver:
     def stall(self, seconds: float) -> None:
         """The process does not run for so long."""
         assert isinstance(self.loop, VirtualTimeLoop)
-        self.loop._virtual.now += seconds
+        self.loop.stall(seconds)
 
     async def occupy(self) -> Exchange:
         """A request that runs and fills the pool."""
