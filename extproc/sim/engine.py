@@ -43,10 +43,14 @@ class StepResult(Struct, frozen=True):
 
 
 class EngineModel:
-    """One engine. The caller steps it: `step(now)`, wait the result's `duration_s`, hand out the tokens, step again."""
+    """One engine. The caller steps it: `step(now)`, wait the result's `duration_s`, hand out the tokens, step again.
 
-    def __init__(self, spec: EngineSpec) -> None:
+    `detailed`: whether its `stats` hold what only a full metrics page shows, of each step and each request that finished.
+    """
+
+    def __init__(self, spec: EngineSpec, *, detailed: bool = True) -> None:
         self.spec = spec
+        self._detailed = detailed
         self.speed = spec.speed
         self.stats = EngineStats()
         self.free_blocks = spec.usable_blocks
@@ -123,9 +127,7 @@ class EngineModel:
             self._drop(sequence)
         self._aborted.clear()
         preempted: list[int] = []
-        for sequence in tuple(self._buckets[self._step % self.spec.block_size].values()):
-            if sequence.handle in self._decoding:
-                self._take_blocks(sequence, 1, preempted)
+        self._grow(preempted)
         prefilled, ready = self._prefill(now, preempted)
         decodes = len(self._decoding)
         scheduled = decodes + len(self._prefilling) + len(ready)
@@ -139,6 +141,18 @@ class EngineModel:
         self.stats.steps += 1
         self.stats.busy_s += duration
         return StepResult(duration, self._decoding.keys(), finished, first, tuple(preempted), prefilled)
+
+    def _grow(self, preempted: list[int]) -> None:
+        """A block for each decoding sequence whose last one is full."""
+        growing = self._buckets[self._step % self.spec.block_size]
+        if len(growing) <= self.free_blocks:  # nobody has to give way
+            self.free_blocks -= len(growing)
+            for sequence in growing.values():
+                sequence.blocks += 1
+            return
+        for sequence in tuple(growing.values()):
+            if sequence.handle in self._decoding:
+                self._take_blocks(sequence, 1, preempted)
 
     def _prefill(self, now: float, preempted: list[int]) -> tuple[int, list[Sequence]]:
         """Spends the budget that decodes leave. Returns the tokens computed and the sequences whose prefill is done."""
@@ -173,25 +187,30 @@ class EngineModel:
 
     def _emit(self, end: float, decodes: int, ready: list[Sequence]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """One token for every decoding and just prefilled sequence. Returns who finished and whose first it was."""
-        stats = self.stats
+        stats, step = self.stats, self._step
+        self._step += 1
         stats.generation_tokens += decodes + len(ready)
         if decodes:
             stats.token_gap_s.observe(end - self._last_end, decodes)
-        self._step += 1
-        finished = [s for s in self._ends.pop(self._step - 1, ()) if s.end_step == self._step - 1]
-        first = [s for s in ready if not s.generated]
+        finished = [s for s in self._ends.pop(step, ()) if s.end_step == step]
+        first, prompts = list[int](), 0
         for sequence in ready:
+            if not sequence.generated:
+                first.append(sequence.handle)
+                prompts += sequence.request.prompt_tokens
             self._join(sequence, end)
             if sequence.generated == sequence.request.output_tokens:
                 finished.append(sequence)
-        prompts = sum(s.request.prompt_tokens for s in first)
         stats.prompt_tokens += prompts
-        stats.iteration_tokens.observe(prompts + decodes + len(ready))
+        if self._detailed:
+            stats.iteration_tokens.observe(prompts + decodes + len(ready))
         for sequence in finished:
             self._drop(sequence)
-            sequence.record(stats, end)
+            stats.request_generation_tokens.observe(sequence.generated)
+            if self._detailed:
+                sequence.record(stats, end)
         self._last_end = end
-        return tuple(s.handle for s in finished), tuple(s.handle for s in first)
+        return tuple([s.handle for s in finished]), tuple(first)
 
     # -- a sequence's way through
 

@@ -41,7 +41,7 @@ class Sequence:
         self.preemptions = 0
 
     def record(self, stats: EngineStats, end: float) -> None:
-        """What vLLM counts when a request has finished at `end`."""
+        """What vLLM counts when a request has finished at `end`, beside the length of its answer."""
         request = self.request
         stats.finished[request.ending] += 1
         stats.end_to_end_s.observe(end - self.arrived)
@@ -52,7 +52,6 @@ class Sequence:
         if self.generated > 1:
             stats.time_per_token_s.observe((end - self.first_token) / (self.generated - 1))
         stats.request_prompt_tokens.observe(request.prompt_tokens)
-        stats.request_generation_tokens.observe(self.generated)
         stats.request_max_tokens.observe(request.bound)
         stats.request_n.observe(request.n)
         stats.request_preemptions.observe(self.preemptions)

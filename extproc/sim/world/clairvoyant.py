@@ -12,6 +12,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from itertools import chain
+from operator import attrgetter
 
 from extproc.sim.engine import EngineModel, EngineSpec, Refusal, SimRequest, StepResult
 from extproc.sim.oracle import Limits
@@ -19,29 +20,29 @@ from extproc.sim.world.client import FRONT_S
 from extproc.sim.world.record import Record
 from extproc.sim.world.traffic import Arrival
 
+_due, _open = attrgetter("due"), attrgetter("open")
+
 PATIENCE_S = (0.8, 2.5, 9.0)
 """Longest wait for admission, by priority: what is left of the target is for the engine."""
 
 
 class _Engine:
-    """One model and its clock. `due`: when it has something to do; inf: nothing."""
+    """One model and its clock. `due`: when it has something to do; inf: nothing. `open`: sent here and not ended."""
 
     def __init__(self, spec: EngineSpec) -> None:
         self.due = math.inf
+        self.open = 0
         self.records: dict[int, Record] = {}
         """By handle: admitted and not ended."""
         self.coming: deque[tuple[float, Record]] = deque()
         """On the way, with their times of entry."""
         self.line_tokens = 0
         """Prompts sent here that have no token yet."""
-        self._model = EngineModel(spec)
+        self._model = EngineModel(spec, detailed=False)
         self._step: StepResult | None = None
 
-    @property
-    def open(self) -> int:
-        return len(self.records) + len(self.coming)
-
     def send(self, now: float, record: Record) -> None:
+        self.open += 1
         self.coming.append((now + FRONT_S, record))
         self.line_tokens += record.arrival.prompt_tokens
         if self._step is None:
@@ -74,6 +75,7 @@ class _Engine:
             self._step, self.due = step, now + step.duration_s
         else:
             self._step, self.due = None, self.coming[0][0] if self.coming else math.inf
+        self.open -= len(ended)
         return ended
 
 
@@ -131,14 +133,6 @@ def serve(arrivals: Sequence[Arrival], limits: Limits, spec: EngineSpec, *, engi
             gate.wait(next_one)
             gate.let_in(until)
     return records
-
-
-def _due(engine: _Engine) -> float:
-    return engine.due
-
-
-def _open(engine: _Engine) -> int:
-    return engine.open
 
 
 def _tokens(arrival: Arrival) -> int:

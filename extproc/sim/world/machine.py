@@ -50,7 +50,7 @@ class Machine:
         self._start()
 
     def _start(self) -> None:
-        self.model = EngineModel(self._spec)
+        self.model = EngineModel(self._spec, detailed=False)
         self.gauges = Gauges()
         self._timer: asyncio.TimerHandle | None = None
         self._due = 0.0

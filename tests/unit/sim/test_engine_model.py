@@ -45,6 +45,21 @@ def test_a_request_alone_takes_its_prefill_and_one_step_per_further_token() -> N
     assert model.stats.token_gap_s.count == 9
 
 
+def test_without_details_steps_and_gauges_are_the_same_and_only_requests_are_not_counted_one_by_one() -> None:
+    models = [EngineModel(SMALL, detailed=detailed) for detailed in (True, False)]
+    for model in models:
+        for n in range(12):
+            admit(model, SimRequest(20 + n, 30))
+    (end, tokens), other = (run_to_end(model) for model in models)
+    assert (end, tokens) == other
+    full, lean = (model.stats for model in models)
+    assert lean.preemptions == full.preemptions > 0
+    assert lean.request_generation_tokens.count == full.request_generation_tokens.count == 12
+    assert lean.token_gap_s.counts == full.token_gap_s.counts
+    assert full.queue_s.count == 12
+    assert lean.queue_s.count == 0
+
+
 def test_a_long_prompt_is_prefilled_in_chunks_beside_the_decodes() -> None:
     model = EngineModel(EngineSpec(chunk=512))
     short = admit(model, SimRequest(10, 50))
