@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from operator import sub
 from typing import Protocol
 
 from msgspec import Struct
@@ -36,18 +36,20 @@ MAX_GAP_S = 4 * WINDOW_S
 
 
 class Histogram(Struct, frozen=True, gc=False):
-    """A cumulative histogram, or the difference of two. `buckets`: (upper bound, observations up to it), ascending."""
+    """A cumulative histogram, or the difference of two. `bounds`: the buckets' upper ends, ascending; `up_to`: observations
+    up to each."""
 
     count: float
     sum: float
-    buckets: tuple[tuple[float, float], ...] = ()
+    bounds: tuple[float, ...] = ()
+    up_to: tuple[float, ...] = ()
 
     def since(self, older: Histogram) -> Histogram:
         """Observations made after `older`. Buckets only where both have the same bounds."""
-        same = len(self.buckets) == len(older.buckets)
-        pairs = zip(self.buckets, older.buckets, strict=True) if same else ()
-        buckets = tuple([(bound, n - old) for (bound, n), (_, old) in pairs])
-        return Histogram(self.count - older.count, self.sum - older.sum, buckets)
+        count, total = self.count - older.count, self.sum - older.sum
+        if self.bounds != older.bounds:
+            return Histogram(count, total)
+        return Histogram(count, total, self.bounds, tuple(map(sub, self.up_to, older.up_to)))
 
     def mean_since(self, older: Histogram) -> float | None:
         """The mean of `since`, without its buckets."""
@@ -63,11 +65,11 @@ class Histogram(Struct, frozen=True, gc=False):
 
         In the unbounded bucket: the largest bound known, which is then a lower bound of the truth.
         """
-        if not self.buckets or self.buckets[-1][1] <= 0:
+        if not self.up_to or self.up_to[-1] <= 0:
             return None
-        rank = q * self.buckets[-1][1]
+        rank = q * self.up_to[-1]
         lower, below = 0.0, 0.0
-        for bound, n in self.buckets:
+        for bound, n in zip(self.bounds, self.up_to, strict=True):
             if n >= rank:
                 if bound == math.inf:
                     return lower
@@ -76,8 +78,7 @@ class Histogram(Struct, frozen=True, gc=False):
         return lower
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(Struct, frozen=True, gc=False):
     """One engine's metrics at one moment, cumulative since its start. None is missing, never zero.
 
     `waiting`: for capacity only, where the engine tells the reasons apart. `output`: output tokens per finished

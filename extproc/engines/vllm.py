@@ -155,7 +155,8 @@ def _histogram(scan: Scan, names: Sequence[str]) -> Histogram | None:
                 buckets.clear()
                 break
             buckets[bound] = buckets.get(bound, 0.0) + one.value
-        return Histogram(count, total, tuple(sorted(buckets.items())))
+        bounds = tuple(sorted(buckets))
+        return Histogram(count, total, bounds, tuple([buckets[bound] for bound in bounds]))
     return None
 
 

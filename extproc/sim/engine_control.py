@@ -6,12 +6,12 @@ import asyncio
 import copy
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from typing import Annotated, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, structs
 
 from extproc.sim.engine_pacer import EnginePacer, Lateness
 from extproc.sim.engine_stats import EngineStats, Gauges
@@ -109,7 +109,7 @@ class EngineControl:
         pacer, stats = self._pacer, self._pacer.model.stats
         return {
             **asdict(self._counts),
-            **asdict(pacer.gauges),
+            **structs.asdict(pacer.gauges),
             "preemptions": stats.preemptions,
             "prompt_tokens": stats.prompt_tokens,
             "generation_tokens": stats.generation_tokens,
@@ -131,5 +131,5 @@ class EngineControl:
     def _gauges(self) -> Gauges:
         gauges = self._pacer.gauges
         if self._kv_usage is not None:
-            gauges = replace(gauges, kv_usage=self._kv_usage)
-        return gauges if self._waiting is None else replace(gauges, waiting=self._waiting)
+            gauges = structs.replace(gauges, kv_usage=self._kv_usage)
+        return gauges if self._waiting is None else structs.replace(gauges, waiting=self._waiting)

@@ -9,6 +9,8 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from msgspec import Struct
+
 LATENCY_BOUNDS = (
     *(0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0),
     *(120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0),
@@ -90,8 +92,7 @@ class EngineStats:
     request_preemptions: Histogram = _histogram(PREEMPTION_BOUNDS)
 
 
-@dataclass(frozen=True, slots=True)
-class Gauges:
+class Gauges(Struct, frozen=True, gc=False):
     """What an engine shows of its state, taken after a step. `kv_usage` 0..1."""
 
     running: int = 0

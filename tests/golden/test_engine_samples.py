@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 
@@ -26,7 +26,7 @@ def test_vllm_loaded() -> None:
     assert (reading.running, reading.waiting) == (11, 20)
     assert (reading.preemptions, reading.prompt_tokens, reading.generation_tokens) == (16, 1995, 13085)
     assert reading.ttft is not None
-    assert (reading.ttft.count, len(reading.ttft.buckets)) == (52, 23)
+    assert (reading.ttft.count, len(reading.ttft.bounds)) == (52, 23)
     assert reading.tpot is not None
     assert reading.tpot.mean == pytest.approx(69.42355126700011 / 13033)
     assert reading.output is not None

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from extproc.engines.sampler import MAX_GAP_S, WINDOW_S, Histogram, Reading, Sampler
 from extproc.fleet import EngineSample
@@ -22,11 +22,11 @@ def _reading(t: float, **fields: float) -> Reading:
         preemptions=t / 2,
         prompt_tokens=200 * t,
         generation_tokens=100 * t,
-        ttft=Histogram(t, 0.3 * t, ((0.1, 0.0), (0.5, t), (INF, t))),
-        tpot=Histogram(100 * t, 2.0 * t, ((0.01, 0.0), (0.03, 100 * t), (INF, 100 * t))),
+        ttft=Histogram(t, 0.3 * t, (0.1, 0.5, INF), (0.0, t, t)),
+        tpot=Histogram(100 * t, 2.0 * t, (0.01, 0.03, INF), (0.0, 100 * t, 100 * t)),
         output=Histogram(t, 50 * t),
     )
-    return replace(base, **fields)  # type: ignore[arg-type]
+    return replace(base, **fields)
 
 
 def _sampler() -> Sampler:
@@ -172,18 +172,24 @@ def test_thaws_with_the_first_token() -> None:
 
 
 @pytest.mark.parametrize(
-    ("q", "buckets", "expected"),
+    ("q", "bounds", "up_to", "expected"),
     [
-        (0.95, (), None),
-        (0.95, ((0.1, 0.0), (INF, 0.0)), None),
-        (0.5, ((0.1, 10.0), (0.2, 10.0), (INF, 10.0)), 0.05),
-        (0.95, ((0.1, 90.0), (0.2, 100.0), (INF, 100.0)), 0.15),
-        (0.95, ((0.1, 50.0), (INF, 100.0)), 0.1),
+        (0.95, (), (), None),
+        (0.95, (0.1, INF), (0.0, 0.0), None),
+        (0.5, (0.1, 0.2, INF), (10.0, 10.0, 10.0), 0.05),
+        (0.95, (0.1, 0.2, INF), (90.0, 100.0, 100.0), 0.15),
+        (0.95, (0.1, INF), (50.0, 100.0), 0.1),
     ],
 )
-def test_quantiles(q: float, buckets: tuple[tuple[float, float], ...], expected: float | None) -> None:
-    found = Histogram(100, 1, buckets).quantile(q)
+def test_quantiles(q: float, bounds: tuple[float, ...], up_to: tuple[float, ...], expected: float | None) -> None:
+    found = Histogram(100, 1, bounds, up_to).quantile(q)
     assert found == (None if expected is None else pytest.approx(expected))
+
+
+def test_between_histograms_of_other_bounds_there_is_a_mean_and_no_quantile() -> None:
+    older, newer = Histogram(1, 1.0, (0.1, INF), (1.0, 1.0)), Histogram(3, 5.0, (0.2, INF), (1.0, 3.0))
+    assert newer.since(older).mean == 2.0
+    assert newer.since(older).quantile(0.5) is None
 
 
 def test_less_than_one_observation_has_no_mean() -> None:

@@ -124,7 +124,8 @@ def test_time_per_token_under_both_names(name: str) -> None:
     )
     assert reading.tpot is not None
     assert reading.tpot.mean == pytest.approx(0.1)
-    assert reading.tpot.buckets == ((0.1, 4.0), (float("inf"), 5.0))
+    assert reading.tpot.bounds == (0.1, float("inf"))
+    assert reading.tpot.up_to == (4.0, 5.0)
 
 
 def test_openmetrics_of_the_rust_front_end() -> None:

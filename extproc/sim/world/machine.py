@@ -162,5 +162,4 @@ def reading(machine: Machine) -> Reading:
 
 
 def _cumulative(counts: Counts) -> Histogram:
-    bounds = (*counts.bounds, math.inf)
-    return Histogram(float(counts.count), counts.total, tuple(zip(bounds, accumulate(counts.counts), strict=True)))
+    return Histogram(float(counts.count), counts.total, (*counts.bounds, math.inf), tuple(accumulate(counts.counts)))
