@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from random import Random
 from typing import NamedTuple
 
@@ -103,15 +104,16 @@ def arrivals(
     drawn = list(_drawn(workload, output_tokens, crowd=crowd, pools=pools, sizes=sizes, people=people))
     moments = sorted(times.random() for _ in drawn)
     at_s = [_bursting(u, seconds) if crowd.bursty else u * seconds for u in moments]
-    return tuple([one._replace(at_s=from_s + at) for one, at in zip(drawn, at_s, strict=True)])
+    return tuple([Arrival(from_s + at, *one[1:]) for one, at in zip(drawn, at_s, strict=True)])
 
 
 def _drawn(
     workload: Workload, output_tokens: float, *, crowd: Crowd, pools: int, sizes: Random, people: Random
 ) -> Iterator[Arrival]:
     left = output_tokens
+    shares = _Shares(workload)
     while left > 0:
-        arrival = _one(workload, sizes, people=people, pool=people.randrange(pools) if pools > 1 else 0)
+        arrival = _one(workload, shares, sizes=sizes, people=people, pool=people.randrange(pools) if pools > 1 else 0)
         leaves = crowd.leaving > 0 and people.random() < crowd.leaving
         if leaves:
             arrival = arrival._replace(leaves_after_s=people.random() * crowd.leaves_within_s)
@@ -124,10 +126,17 @@ def _drawn(
         yield arrival
 
 
-def _one(workload: Workload, sizes: Random, *, people: Random, pool: int) -> Arrival:
-    priority = people.choices(PRIORITIES, workload.mix)[0]
-    senders = workload.senders
-    tenant = people.choices(senders, [sender.traffic[priority] for sender in senders])[0]
+class _Shares:
+    """Of a workload's priorities, and of its senders in each: added up, as they are drawn by."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.mix = list(accumulate(workload.mix))
+        self.senders = [list(accumulate(sender.traffic[p] for sender in workload.senders)) for p in PRIORITIES]
+
+
+def _one(workload: Workload, shares: _Shares, *, sizes: Random, people: Random, pool: int) -> Arrival:
+    priority = people.choices(PRIORITIES, cum_weights=shares.mix)[0]
+    tenant = people.choices(workload.senders, cum_weights=shares.senders[priority])[0]
     prompt = workload.prompt.draw(sizes)
     if workload.long and priority is not Priority.P0 and people.random() < workload.long / (1 - workload.mix[0]):
         prompt = workload.long_tokens
