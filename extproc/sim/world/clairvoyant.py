@@ -85,14 +85,17 @@ class _Gate:
     def __init__(self, fleet: Sequence[_Engine], limits: Limits, spec: EngineSpec) -> None:
         slots = spec.max_num_seqs * len(fleet)
         tokens = [limit * len(fleet) for limit in limits.kv_tokens]
-        self._limits = [(limit, slots * limit / tokens[0]) for limit in tokens]
         self._line_tokens = limits.line_s * spec.speed / spec.prefill_token_s
         self._fleet = fleet
-        self._lines: tuple[deque[Record], ...] = tuple(deque() for _ in tokens)
+        self._lines = [
+            (deque[Record](), patience_s, limit, slots * limit / tokens[0])
+            for patience_s, limit in zip(PATIENCE_S, tokens, strict=True)
+        ]
+        """By priority: who waits, how long at most, and the tokens and slots that it may bring the fleet to."""
         self._tokens = self._held = 0
 
     def wait(self, record: Record) -> None:
-        self._lines[record.arrival.priority].append(record)
+        self._lines[record.arrival.priority][0].append(record)
 
     def ended(self, record: Record) -> None:
         self._tokens -= _tokens(record.arrival)
@@ -100,7 +103,7 @@ class _Gate:
 
     def let_in(self, now: float) -> None:
         """Whoever's turn it is. Nobody passes who is more important, or was there before."""
-        for line, patience_s, (tokens, slots) in zip(self._lines, PATIENCE_S, self._limits, strict=True):
+        for line, patience_s, tokens, slots in self._lines:
             while line:
                 record = line[0]
                 if now - record.sent_at <= patience_s:
