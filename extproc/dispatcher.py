@@ -186,13 +186,13 @@ class Dispatcher:
                 if self._dirty and self._asked is None:
                     self._dirty = False
                     self._ask(now)
-                elif self._waiters.drop_overdue(now):
+                elif (due_at := self._waiters.drop_overdue(now)) is None:
                     self._dirty = True
                 else:
                     break
         finally:
             self._settling = False
-        self._alarm.by(min(self._waiters.next_due(), self._ask_again_at))
+        self._alarm.by(min(due_at, self._ask_again_at))
 
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""

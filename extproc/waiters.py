@@ -146,17 +146,16 @@ class Waiters:
         self._observer.decided(Outcome.CLIENT_GONE, waiter.priority, self._pool, waited_s=waited_s)
         return True
 
-    def drop_overdue(self, now: float) -> bool:
-        """One whose wait is over. False: there is none."""
-        if not self.bands.count or (overdue := self.bands.overdue(now, pressure=self._pressure)) is None:
-            return False
-        self._drop(*overdue)
-        return True
-
-    def next_due(self) -> float:
-        """When somebody may be overdue, if nothing else changes; inf: never."""
-        due = self.bands.next_due(pressure=self._pressure) if self.bands.count else None
-        return math.inf if due is None else due
+    def drop_overdue(self, now: float) -> float | None:
+        """Drops one whose wait is over: None. Else when somebody's may be, if nothing else changes; inf: never."""
+        if not self.bands.count:
+            return math.inf
+        pressure = self._judgement.pressure(self._ledger.state, self._ledger.total)
+        found = self.bands.overdue(now, pressure=pressure)
+        if not isinstance(found, tuple):
+            return found
+        self._drop(*found)
+        return None
 
     def drain(self) -> None:
         """From now on everybody is refused; who waits is answered."""
@@ -164,10 +163,6 @@ class Waiters:
         for band in self.bands:
             while waiter := band.oldest():
                 self._drop(waiter, Outcome.DRAINING)
-
-    @property
-    def _pressure(self) -> bool:
-        return self._judgement.pressure(self._ledger.state, self._ledger.total)
 
     def _backlog(self, submission: Submission) -> Backlog:
         wait_s = self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)

@@ -53,6 +53,3 @@ class Ordered(Generic[T]):
 
     def first(self) -> T | None:
         return self._entries[0].item if self._entries else None
-
-    def first_key(self) -> float | None:
-        return self._entries[0].key if self._entries else None
