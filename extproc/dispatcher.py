@@ -91,8 +91,8 @@ class Dispatcher:
         self._holds.traffic.costed(submission.cost.load)
         self._bands[submission.priority].shares.seen(submission.tenant, now)
         blocked = self._bands.blocked(submission.priority)
-        if outcome := self._waiters.judge(submission, now, waits=blocked):
-            return self.refuse(outcome, submission)
+        if refusal := self._waiters.judge(submission, now, waits=blocked):
+            return refusal
         want = Want(submission.priority, submission.cost.load)
         if self._holds.lets([submission], now, self._pace)[0] and self._at_once([want]):
             self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)

@@ -200,8 +200,10 @@ class Bands(Generic[T]):
 
     def ahead_of(self, priority: Priority, tenant: Tenant, mean: Load) -> Load:
         """Load that goes before a newcomer of this priority and tenant; `mean`: about what it takes itself."""
-        higher = sum((band.load for band in self._bands[:priority]), NOTHING)
-        return higher + self._bands[priority].ahead_of(tenant, mean) if self._bands[priority].count else higher
+        ahead, own = NOTHING, self._bands[priority]
+        for band in self._bands[:priority]:
+            ahead += band.load
+        return ahead + own.ahead_of(tenant, mean) if own.count else ahead
 
     def blocked(self, priority: Priority) -> bool:
         """Somebody who goes before a newcomer of this priority waits already, and not for the ledger's word only."""
