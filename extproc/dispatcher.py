@@ -230,7 +230,7 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
+        self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
         self._dirty = self._dirty or self._passing is not None
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:

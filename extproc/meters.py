@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority, together
 
 _ENOUGH_ENDS = 4
 _KEEP = 0.95
@@ -148,7 +148,7 @@ class Traffic:
 
     def drain_tokens_per_s(self, in_use: Sequence[Load]) -> float | None:
         """Tokens that end per second while `in_use` per priority is held; None while unknown."""
-        drain = self._holds.drain_per_s(sum(in_use, NOTHING))
+        drain = self._holds.drain_per_s(together(NOTHING, in_use))
         return None if drain is None else drain.tokens
 
     def expected_wait_s(self, ahead: Load, total: Load, state: PoolState, priority: Priority) -> float | None:
@@ -162,6 +162,6 @@ class Traffic:
             offered_per_s=(first, second, third),
             in_use=in_use,
             waiting=waiting,
-            drain_per_s=self._holds.drain_per_s(sum(in_use, NOTHING)),
+            drain_per_s=self._holds.drain_per_s(together(NOTHING, in_use)),
             mean_cost=self._mean_cost,
         )
