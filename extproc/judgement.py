@@ -25,7 +25,7 @@ class Judgement(Generic[T]):
 
     def pressure(self, state: PoolState, total: Load) -> bool:
         """The pool is at or above its high watermark, by what the engines show or by what is in use."""
-        return max(state.saturation, total.share_of(state.limits[0])) >= state.pressure_at
+        return state.saturation >= state.pressure_at or total.share_of(state.limits[0]) >= state.pressure_at
 
     def contended(self, state: PoolState, total: Load) -> bool:
         """Under pressure, or near it: what one tenant takes now, others lack."""
