@@ -227,7 +227,7 @@ def surely_too_large(facts: BodyFacts, engine_max_tokens: int) -> bool:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return type(value) is int and value >= 1
 
 
 def _prompts(prompt: object) -> int:
