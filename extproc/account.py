@@ -23,6 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from extproc.capacity import GHOST_HOLD_S, faded, fits, look_again_s
 from extproc.care import RAMP_S, REPORT_S, Care
 from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
@@ -48,8 +50,7 @@ class Head(NamedTuple):
     load: Load
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """One replica's call. `replica`: unique to this start of its process. `acked`: the last `seq` it heard an answer to.
 
     `ghosts`: its ghost load now, absolute. `alone`: it answers by itself for the moment, and asks for nothing.
@@ -69,7 +70,7 @@ class Report:
 
 
 class Line(NamedTuple):
-    """Who waits at a replica, as it said at `asked_at`, when it was last not alone. `heads`: the first of each priority;
+    """Who waits at a replica, as it said at `asked_at`, when it was last not alone. `heads`: the first of each priority, in order;
     `held_back`: the priority of the first instead, where the replica's own cap stopped the line."""
 
     asked_at: float
@@ -77,8 +78,7 @@ class Line(NamedTuple):
     held_back: Priority | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """What the account knows of a replica. `at`: of its last report."""
 
     seq: int
@@ -92,8 +92,7 @@ class Entry:
     policy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Settled:
+class Settled(Struct, frozen=True):
     """The account's answer. `replicas`: heard of lately, the caller included. `wake`: the replica whose turn it is now.
 
     `again_s`: when to ask again without a wake; None: there is no need. `differing`: of the replicas, how many go by
@@ -203,8 +202,8 @@ class Account:
                 for priority in PRIORITIES:
                     found.used[priority] += entry.in_use[priority]
                 if now - entry.line.asked_at <= HEARD_FOR_S:
-                    heads = (found.first, *entry.line.heads)
-                    found.first = min((head for head in heads if head is not None), default=None)
+                    for head in entry.line.heads[:1]:
+                        found.first = head if found.first is None else min(found.first, head)
                     found.held_back = _more_important(found.held_back, entry.line.held_back)
                 continue
             left = faded(sum(entry.in_use, entry.ghosts), silent_s - DEAD_AFTER_S, entry.hold_s)
@@ -285,4 +284,6 @@ def _knew_at(before: Entry | None) -> float:
 
 
 def _more_important(one: Priority | None, other: Priority | None) -> Priority | None:
-    return min((priority for priority in (one, other) if priority is not None), default=None)
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)

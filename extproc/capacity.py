@@ -53,12 +53,6 @@ def fits(want: Want, used: Sequence[Load], ghosts: Load, state: PoolState) -> bo
     return True
 
 
-def free(in_use: Sequence[Load], ghosts: Load, state: PoolState, priority: int) -> Load:
-    """What a waiter of this priority could still take, ignoring reserves; never negative."""
-    left = state.limits[priority] - sum(in_use, ghosts)
-    return Load(max(0.0, left.tokens), max(0.0, left.slots))
-
-
 def most_slots(state: PoolState, priority: int) -> float:
     """The slots that a pool with nothing in use leaves to this priority: whole and at least 1, or inf."""
     left = [state.limits[priority].slots]

@@ -227,7 +227,7 @@ def surely_too_large(facts: BodyFacts, engine_max_tokens: int) -> bool:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    return type(value) is int and value >= 1
 
 
 def _prompts(prompt: object) -> int:
@@ -282,16 +282,17 @@ def _measure(roots: list[object]) -> tuple[int, int]:
         elif isinstance(value, dict):
             if "role" in value:
                 tokens += _MESSAGE_TOKENS
-            if _is_media(value):
+            elif _is_media(value):
                 tokens += _MEDIA_TOKENS
-            else:
-                stack.extend(part for key, part in value.items() if key not in _NO_PROMPT)
+                continue
+            stack += [part for key, part in value.items() if key not in _NO_PROMPT]
     return text_bytes, tokens
 
 
 def _is_media(part: dict[object, object]) -> bool:
-    """A content part whose bytes are no text. Without a `type` it is none: a tool's arguments may have any names."""
-    if "role" in part or not isinstance(part.get("type"), str):
+    """A content part whose bytes are no text. Without a `type` it is none: a tool's arguments may have any names. `part`: no
+    message."""
+    if not isinstance(part.get("type"), str):
         return False
     source = part.get("source")
     if isinstance(source, dict):

@@ -91,8 +91,8 @@ class Dispatcher:
         self._holds.traffic.costed(submission.cost.load)
         self._bands[submission.priority].shares.seen(submission.tenant, now)
         blocked = self._bands.blocked(submission.priority)
-        if outcome := self._waiters.judge(submission, now, waits=blocked):
-            return self.refuse(outcome, submission)
+        if refusal := self._waiters.judge(submission, now, waits=blocked):
+            return refusal
         want = Want(submission.priority, submission.cost.load)
         if self._holds.lets([submission], now, self._pace)[0] and self._at_once([want]):
             self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
@@ -186,13 +186,13 @@ class Dispatcher:
                 if self._dirty and self._asked is None:
                     self._dirty = False
                     self._ask(now)
-                elif self._waiters.drop_overdue(now):
+                elif (due_at := self._waiters.drop_overdue(now)) is None:
                     self._dirty = True
                 else:
                     break
         finally:
             self._settling = False
-        self._alarm.by(min(self._waiters.next_due(), self._ask_again_at))
+        self._alarm.by(min(due_at, self._ask_again_at))
 
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""
@@ -230,7 +230,7 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._passing = pass_one(asked[verdicts.admitted :], self._ledger.state, self._ledger.total)
+        self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
         self._dirty = self._dirty or self._passing is not None
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:

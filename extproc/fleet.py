@@ -43,5 +43,5 @@ class Fleet:
 
     def reporting(self, now: float, stale_after_s: float) -> tuple[EngineSample, ...]:
         """Samples young enough to be believed, in the order of `configured`."""
-        known = (self.samples.get(engine) for engine in self.configured)
-        return tuple(s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s)
+        known = [self.samples.get(engine) for engine in self.configured]
+        return tuple([s for s in known if s is not None and not s.frozen and now - s.at <= stale_after_s])

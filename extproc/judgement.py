@@ -25,7 +25,7 @@ class Judgement(Generic[T]):
 
     def pressure(self, state: PoolState, total: Load) -> bool:
         """The pool is at or above its high watermark, by what the engines show or by what is in use."""
-        return max(state.saturation, total.share_of(state.limits[0])) >= state.pressure_at
+        return state.saturation >= state.pressure_at or total.share_of(state.limits[0]) >= state.pressure_at
 
     def contended(self, state: PoolState, total: Load) -> bool:
         """Under pressure, or near it: what one tenant takes now, others lack."""
@@ -37,24 +37,23 @@ class Judgement(Generic[T]):
         ahead = self._bands.ahead_of(submission.priority, submission.tenant, self._traffic.mean_cost)
         return self._traffic.expected_wait_s(ahead, total, state, submission.priority)
 
-    def refuse(
-        self, submission: Submission, state: PoolState, total: Load, *, now: float, waits: bool
+    def must_not_wait(
+        self, submission: Submission, state: PoolState, total: Load, *, now: float, expected_wait_s: float | None
     ) -> Outcome | None:
-        """Why a request must not wait, where it `waits`, nor go, where it could at once.
+        """Why a request that could not go at once is refused; None: it may wait. `expected_wait_s`: as told by it."""
+        return self._bands.refuse(
+            submission,
+            now=now,
+            pressure=self.pressure(state, total),
+            expected_wait_s=expected_wait_s,
+            useful_wait_s=submission.useful_wait_s(state),
+        )
 
-        Where its drop policy will let nobody wait, a tenant must leave room for others instead.
-        """
-        if waits:
-            return self._bands.refuse(
-                submission,
-                now=now,
-                pressure=self.pressure(state, total),
-                expected_wait_s=self.expected_wait_s(submission, state, total),
-                useful_wait_s=submission.useful_wait_s(state),
-            )
+    def must_leave_room(self, submission: Submission, state: PoolState, total: Load) -> bool:
+        """Whether a request that could go at once is refused: where the drop policy will let nobody wait, a tenant leaves
+        room for others instead."""
         band = self._bands[submission.priority]
         if band.policy.drop_policy is not DropPolicy.FAST_REJECT or not self.contended(state, total):
-            return None
+            return False
         left = state.limits[submission.priority] - total
-        leave_room = band.shares.must_leave_room(submission.tenant, left, self._traffic.mean_cost)
-        return Outcome.SHED if leave_room else None
+        return band.shares.must_leave_room(submission.tenant, left, self._traffic.mean_cost)

@@ -6,8 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from extproc.capacity import free
-from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority, together
 
 _ENOUGH_ENDS = 4
 _KEEP = 0.95
@@ -75,21 +74,23 @@ class HoldMeter:
 
 
 def expected_wait_s(ahead: Load, free: Load, drain_per_s: Load | None) -> float | None:
-    """Seconds until `ahead` has been let in, when `free` is free now and `drain_per_s` more every second; None: unknown.
+    """Seconds until `ahead` has been let in, when `free` is free now (negative: nothing) and `drain_per_s` more every second;
+    None: unknown.
 
     An unbounded dimension (`free` is inf) asks for no wait. The slower of the two decides.
     """
-    missing = Load(max(0.0, ahead.tokens - free.tokens), max(0.0, ahead.slots - free.slots))
-    if missing.empty:
+    tokens, slots = ahead.tokens - max(0.0, free.tokens), ahead.slots - max(0.0, free.slots)
+    if tokens <= 0 and slots <= 0:
         return 0.0
     if drain_per_s is None:
         return None
-    waits = [
-        lacking / drain if drain > 0 else math.inf
-        for lacking, drain in ((missing.tokens, drain_per_s.tokens), (missing.slots, drain_per_s.slots))
-        if lacking > 0
-    ]
-    return max(waits, default=0.0)
+    return max(_lasts_s(tokens, drain_per_s.tokens), _lasts_s(slots, drain_per_s.slots))
+
+
+def _lasts_s(missing: float, drain_per_s: float) -> float:
+    if missing <= 0:
+        return 0.0
+    return missing / drain_per_s if drain_per_s > 0 else math.inf
 
 
 class Traffic:
@@ -147,13 +148,13 @@ class Traffic:
 
     def drain_tokens_per_s(self, in_use: Sequence[Load]) -> float | None:
         """Tokens that end per second while `in_use` per priority is held; None while unknown."""
-        drain = self._holds.drain_per_s(sum(in_use, NOTHING))
+        drain = self._holds.drain_per_s(together(NOTHING, in_use))
         return None if drain is None else drain.tokens
 
     def expected_wait_s(self, ahead: Load, total: Load, state: PoolState, priority: Priority) -> float | None:
         """How long a newcomer would wait behind `ahead` while the pool holds `total`; None while the drain is unknown."""
-        left = free([total], NOTHING, state, priority)
-        return expected_wait_s(ahead + self._mean_cost, left, self._holds.drain_per_s(total))
+        free = state.limits[priority] - total
+        return expected_wait_s(ahead + self._mean_cost, free, self._holds.drain_per_s(total))
 
     def demand(self, now: float, in_use: tuple[Load, Load, Load], waiting: tuple[Load, Load, Load]) -> Demand:
         first, second, third = (meter.per_s(now) for meter in self._offered)
@@ -161,6 +162,6 @@ class Traffic:
             offered_per_s=(first, second, third),
             in_use=in_use,
             waiting=waiting,
-            drain_per_s=self._holds.drain_per_s(sum(in_use, NOTHING)),
+            drain_per_s=self._holds.drain_per_s(together(NOTHING, in_use)),
             mean_cost=self._mean_cost,
         )

@@ -75,27 +75,27 @@ class Waiters:
         rate = self._ledger.state.rejection[submission.priority]
         if rate > 0 and self._levels.refuses(submission.priority, rate, who=who, now=now, wall_s=self._wall()):
             return self.refuse(Outcome.SHED, submission)
-        if self.bands.blocked(submission.priority) and (outcome := self.judge(submission, now, waits=True)):
-            return self.refuse(outcome, submission)
-        return None
+        return self.judge(submission, now, waits=True) if self.bands.blocked(submission.priority) else None
 
-    def judge(self, submission: Submission, now: float, *, waits: bool) -> Outcome | None:
-        """See `Judgement.refuse`."""
-        return self._judgement.refuse(submission, self._ledger.state, self._ledger.total, now=now, waits=waits)
+    def judge(self, submission: Submission, now: float, *, waits: bool, waited_s: float = 0.0) -> Rejection | None:
+        """Refused where it `waits` and must not, or could go at once and must not; None: it may."""
+        state, total = self._ledger.state, self._ledger.total
+        if not waits:
+            must_not = self._judgement.must_leave_room(submission, state, total)
+            return self.refuse(Outcome.SHED, submission) if must_not else None
+        wait_s = self._judgement.expected_wait_s(submission, state, total)
+        outcome = self._judgement.must_not_wait(submission, state, total, now=now, expected_wait_s=wait_s)
+        return None if outcome is None else self._refuse(outcome, submission, wait_s, waited_s=waited_s)
 
     def refuse(self, outcome: Outcome, submission: Submission, *, waited_s: float = 0.0) -> Rejection:
         """Counts the refusal and words it."""
-        self._observer.decided(outcome, submission.priority, self._pool, waited_s=waited_s)
-        now, backlog = self._clock.now(), self._backlog(submission)
-        after_s = self._returns.told_s(outcome, submission, now, backlog=backlog, policy=self._retry)
-        return rejection(outcome, submission, pool=self._pool, retry_after_s=after_s)
+        return self._refuse(outcome, submission, self._expected_wait_s(submission), waited_s=waited_s)
 
     def retry_after_s(self, priority: Priority) -> float:
         """What a client of the default tenant that is refused now is told, about."""
         newcomer = Submission(priority, Cost(0, round(self._holds.traffic.mean_cost.tokens)))
-        return self._returns.expected_s(
-            newcomer, self._clock.now(), backlog=self._backlog(newcomer), policy=self._retry
-        )
+        backlog = self._backlog(self._expected_wait_s(newcomer))
+        return self._returns.expected_s(newcomer, self._clock.now(), backlog=backlog, policy=self._retry)
 
     def enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
         """`judged`: the drop policy has let it wait."""
@@ -124,8 +124,8 @@ class Waiters:
         if not self.bands[waiter.priority].remove(waiter):
             return False
         waiter.judged = True
-        if outcome := self.judge(item.submission, now, waits=True):
-            item.deliver(self.refuse(outcome, item.submission, waited_s=now - waiter.arrived))
+        if refusal := self.judge(item.submission, now, waits=True, waited_s=now - waiter.arrived):
+            item.deliver(refusal)
             return False
         return self._push(waiter)
 
@@ -146,17 +146,16 @@ class Waiters:
         self._observer.decided(Outcome.CLIENT_GONE, waiter.priority, self._pool, waited_s=waited_s)
         return True
 
-    def drop_overdue(self, now: float) -> bool:
-        """One whose wait is over. False: there is none."""
-        if not self.bands.count or (overdue := self.bands.overdue(now, pressure=self._pressure)) is None:
-            return False
-        self._drop(*overdue)
-        return True
-
-    def next_due(self) -> float:
-        """When somebody may be overdue, if nothing else changes; inf: never."""
-        due = self.bands.next_due(pressure=self._pressure) if self.bands.count else None
-        return math.inf if due is None else due
+    def drop_overdue(self, now: float) -> float | None:
+        """Drops one whose wait is over: None. Else when somebody's may be, if nothing else changes; inf: never."""
+        if not self.bands.count:
+            return math.inf
+        pressure = self._judgement.pressure(self._ledger.state, self._ledger.total)
+        found = self.bands.overdue(now, pressure=pressure)
+        if not isinstance(found, tuple):
+            return found
+        self._drop(*found)
+        return None
 
     def drain(self) -> None:
         """From now on everybody is refused; who waits is answered."""
@@ -165,13 +164,19 @@ class Waiters:
             while waiter := band.oldest():
                 self._drop(waiter, Outcome.DRAINING)
 
-    @property
-    def _pressure(self) -> bool:
-        return self._judgement.pressure(self._ledger.state, self._ledger.total)
+    def _refuse(
+        self, outcome: Outcome, submission: Submission, expected_wait_s: float | None, *, waited_s: float
+    ) -> Rejection:
+        self._observer.decided(outcome, submission.priority, self._pool, waited_s=waited_s)
+        now, backlog = self._clock.now(), self._backlog(expected_wait_s)
+        after_s = self._returns.told_s(outcome, submission, now, backlog=backlog, policy=self._retry)
+        return rejection(outcome, submission, pool=self._pool, retry_after_s=after_s)
 
-    def _backlog(self, submission: Submission) -> Backlog:
-        wait_s = self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)
-        return Backlog(wait_s, self._holds.drain_tokens_per_s)
+    def _expected_wait_s(self, submission: Submission) -> float | None:
+        return self._judgement.expected_wait_s(submission, self._ledger.state, self._ledger.total)
+
+    def _backlog(self, expected_wait_s: float | None) -> Backlog:
+        return Backlog(expected_wait_s, self._holds.drain_tokens_per_s)
 
     def _push(self, waiter: Waiter[Place]) -> bool:
         """Into its band. Where that is full, room is made by those who take more than their share of it; then True."""

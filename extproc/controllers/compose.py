@@ -51,6 +51,9 @@ _MEASURING = frozenset((ControllerName.PID, ControllerName.FUSED))
 """Their limits are shares of what the engines hold."""
 
 
+_REMEMBERING = (Vegas, Pid, Fused)
+
+
 def _kept(kind: type[LM], laws: Sequence[LawMemory]) -> LM | None:
     """A predecessor's memory of this kind, if it had such a law."""
     return next((memory for memory in laws if isinstance(memory, kind)), None)
@@ -106,9 +109,8 @@ def mean_ttft_s(samples: Sequence[EngineSample]) -> float | None:
 
 def merge(members: Sequence[PoolState]) -> PoolState:
     """Limits minimum, rejections and saturation maximum. A member is named where its limit or its rejection binds."""
-    limits = (UNLIMITED, UNLIMITED, UNLIMITED)
-    rejection = (0.0, 0.0, 0.0)
-    for member in members:
+    limits, rejection = members[0].limits, members[0].rejection
+    for member in members[1:]:
         limits = _each(least, limits, member.limits)
         rejection = (
             max(rejection[0], member.rejection[0]),
@@ -214,7 +216,7 @@ class PoolController:
         memory = self.memory
         if memory.started_at is None:
             memory = replace(memory, started_at=now)
-        if laws := tuple(member.memory for member in self._members if isinstance(member, Vegas | Pid | Fused)):
+        if laws := tuple([member.memory for member in self._members if isinstance(member, _REMEMBERING)]):
             memory = replace(memory, laws=laws)
         if demand.mean_cost.tokens > 0:
             memory = replace(memory, slot_tokens=demand.mean_cost.tokens)

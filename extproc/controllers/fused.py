@@ -19,6 +19,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+from msgspec import Struct
+
 from extproc.config import FailurePolicy, FusedPolicy, PoolPolicy
 from extproc.controllers.watermark import mean_usage
 from extproc.fleet import EngineSample, Fleet
@@ -77,8 +79,7 @@ class FusedMemory:
     at: float = -math.inf
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(Struct, frozen=True, gc=False):
     """What a step goes by. `usage`: mean of the engines; `kept`: share of `recent` that is still believed. `slow`: duration of
     engine steps over what is wanted; `queue`: backlog in the engines over what is wanted, 1 is as deep as it shall be; `waits`:
     work does; `held_back`: the pace, no limit, makes somebody wait."""

@@ -6,6 +6,7 @@ Pure: takes `now` and `pressure` (the pool is at or above its high watermark), r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -138,27 +139,16 @@ class Band(Generic[T]):
     def full_for(self, body_bytes: int) -> bool:
         return self.count >= self.policy.max_queue_size or self.body_bytes + body_bytes > self.policy.max_queue_bytes
 
-    def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
-        """The next waiter whose wait is over, and why; None when all may wait on."""
-        oldest = self.oldest()
+    def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | float:
+        """The next waiter whose wait is over, and why; or when there may be one, if nothing else changes, inf: never."""
+        oldest, first = self.oldest(), self._deadlines.first()
         self.codel.observe(now, oldest.arrived if oldest else None)
-        if oldest is None:
-            return None
-        if pressure and (until := self._pressed_until(oldest)) is not None and now >= until:
+        if oldest is None or first is None:
+            return math.inf
+        until = self._pressed_until(oldest) if pressure else math.inf
+        if now >= until:
             return oldest, Outcome.EARLY_DROP
-        first = self._deadlines.first()
-        return (first, first.late) if first is not None and now >= first.deadline else None
-
-    def next_due(self, *, pressure: bool) -> float | None:
-        """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
-        oldest = self.oldest()
-        if oldest is None:
-            return None
-        deadline = self._deadlines.first_key()
-        ends = [] if deadline is None else [deadline]
-        if pressure and (until := self._pressed_until(oldest)) is not None:
-            ends.append(until)
-        return min(ends)
+        return (first, first.late) if now >= first.deadline else min(until, first.deadline)
 
     def longest_wait_s(self, now: float, *, pressure: bool) -> float:
         """How long a newcomer may wait by the time-out and the drop policy."""
@@ -167,13 +157,13 @@ class Band(Generic[T]):
         pressed = min(self.policy.timeout_s, self.policy.max_wait_under_pressure_s)
         return min(pressed, 2 * self.codel.target_s) if self.codel.standing(now) else pressed
 
-    def _pressed_until(self, oldest: Waiter[T]) -> float | None:
-        """Until when the oldest may stay while there is pressure; None: as long as without."""
+    def _pressed_until(self, oldest: Waiter[T]) -> float:
+        """Until when the oldest may stay while there is pressure; inf: as long as without."""
         if not oldest.judged:
-            return None
+            return math.inf
         match self.policy.drop_policy:
             case DropPolicy.TAIL:
-                return None
+                return math.inf
             case DropPolicy.EARLY_DROP:
                 return min(self.codel.drop_at(oldest.arrived), oldest.arrived + self.policy.max_wait_under_pressure_s)
             case DropPolicy.FAST_REJECT:
@@ -210,8 +200,10 @@ class Bands(Generic[T]):
 
     def ahead_of(self, priority: Priority, tenant: Tenant, mean: Load) -> Load:
         """Load that goes before a newcomer of this priority and tenant; `mean`: about what it takes itself."""
-        higher = sum((band.load for band in self._bands[:priority]), NOTHING)
-        return higher + self._bands[priority].ahead_of(tenant, mean) if self._bands[priority].count else higher
+        ahead, own = NOTHING, self._bands[priority]
+        for band in self._bands[:priority]:
+            ahead += band.load
+        return ahead + own.ahead_of(tenant, mean) if own.count else ahead
 
     def blocked(self, priority: Priority) -> bool:
         """Somebody who goes before a newcomer of this priority waits already, and not for the ledger's word only."""
@@ -253,19 +245,16 @@ class Bands(Generic[T]):
         """Who goes next, most important first. Not across changes."""
         return chain.from_iterable(band.heads() for band in self._bands if band.count)
 
-    def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | None:
-        """The next waiter whose wait is over, and why; None when all may wait on."""
+    def overdue(self, now: float, *, pressure: bool) -> tuple[Waiter[T], Outcome] | float:
+        """As `Band.overdue`, of all: the most important first."""
+        due = math.inf
         for band in self._bands:
-            if band.count and (found := band.overdue(now, pressure=pressure)):
-                return found
-        return None
-
-    def next_due(self, *, pressure: bool) -> float | None:
-        """The earliest moment at which `overdue` may have something to say, if nothing else changes."""
-        return min(
-            (due for band in self._bands if band.count and (due := band.next_due(pressure=pressure)) is not None),
-            default=None,
-        )
+            if band.count:
+                found = band.overdue(now, pressure=pressure)
+                if isinstance(found, tuple):
+                    return found
+                due = min(due, found)
+        return due
 
 
 def pass_one(refused: Sequence[Waiter[T]], state: PoolState, total: Load) -> Waiter[T] | None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator
+from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
 T = TypeVar("T")
+
+_item = itemgetter(2)
 
 
 class Handle(NamedTuple, Generic[T]):
@@ -35,7 +38,7 @@ class Ordered(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """In order. Not across changes."""
-        return (item for _, _, item in self._entries)
+        return map(_item, self._entries)
 
     def push(self, key: float, item: T) -> Handle[T]:
         self._sequence += 1
@@ -53,6 +56,3 @@ class Ordered(Generic[T]):
 
     def first(self) -> T | None:
         return self._entries[0].item if self._entries else None
-
-    def first_key(self) -> float | None:
-        return self._entries[0].key if self._entries else None

@@ -52,6 +52,7 @@ def test_a_few_long_answers_do_not_hide_behind_many_short_ones() -> None:
         (Load(100, 4), Load(math.inf, 0), Load(50, 1), 4.0),
         (Load(100, 4), Load(0, 0), Load(10, 1), 10.0),
         (Load(100, 4), Load(0, 0), Load(0, 1), math.inf),
+        (Load(100, 4), Load(-50, -1), Load(10, 1), 10.0),
     ],
 )
 def test_the_expected_wait(ahead: Load, free: Load, drain: Load | None, wait: float | None) -> None:

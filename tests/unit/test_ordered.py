@@ -33,7 +33,6 @@ class OrderedAgainstList(RuleBasedStateMachine):
         assert len(self.ordered) == len(self.model)
         first = min(self.model, key=lambda e: e[:2], default=None)
         assert self.ordered.first() == (first[1] if first else None)
-        assert self.ordered.first_key() == (first[0] if first else None)
         assert list(self.ordered) == [item for _, item, _ in sorted(self.model, key=lambda e: e[:2])]
 
 
