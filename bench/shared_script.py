@@ -9,7 +9,7 @@ from typing import Any
 from redis import Redis
 
 from extproc.account import Report
-from extproc.model import Load, PoolState, Priority
+from extproc.model import Hold, Load, PoolState, Priority
 from extproc.ports import Want
 from extproc.state.scripts import Script, keys_of, pack_report, pack_state
 from tests.support import valkey
@@ -40,7 +40,7 @@ def _measure(client: Redis) -> dict[str, float]:
 
     def call(i: int) -> None:
         report = Report(
-            f"replica-{i % REPLICAS}", 1 + i // REPLICAS, in_use, hold_s=3.0, wants=sorted(wants, key=_rank)
+            f"replica-{i % REPLICAS}", 1 + i // REPLICAS, in_use, hold=Hold(3.0), wants=sorted(wants, key=_rank)
         )
         arguments = ("", report.replica, pack_report(report), keys.channel, "", fingerprint, "")
         client.evalsha(ask.sha, 3, keys.replicas, keys.facts, keys.demand, *arguments)

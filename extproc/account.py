@@ -4,8 +4,9 @@ Replicas report absolute numbers, each report with a number above the last (`seq
 repeated or out of order changes nothing that the next one does not correct. What the account admits it adds to the
 replica's entry at once; so an entry is never below what its replica holds, and the sum of entries is what is open at most.
 
-- A replica is heard through its reports. After `DEAD_AFTER_S` of silence its entry fades as ghost load: its requests
-  still run. If it wakes, its next report takes the entry's place. Its waiters are heard for `HEARD_FOR_S`.
+- A replica is heard through its reports. After `DEAD_AFTER_S` of silence its entry is ghost load: its requests still run,
+  and it fades from when the first of them could have ended. If it wakes, its next report takes the entry's place. Its
+  waiters are heard for `HEARD_FOR_S`.
 - Wants are admitted in order while they fit, and none passes over a waiter elsewhere that is more important, or as
   important and waiting longer. Who would be next, and fits, is to be woken.
 - A *generation* begins where entries were lost: the account is empty, or a replica was promised more than its entry
@@ -25,9 +26,9 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
-from extproc.capacity import GHOST_HOLD_S, faded, fits, look_again_s
+from extproc.capacity import faded, fits, look_again_s
 from extproc.care import RAMP_S, REPORT_S, Care
-from extproc.model import NOTHING, PRIORITIES, Load, PoolState, Priority
+from extproc.model import NOTHING, PRIORITIES, Hold, Load, PoolState, Priority
 from extproc.ports import Want
 
 DEAD_AFTER_S = 2.0
@@ -65,7 +66,7 @@ class Report(Struct, frozen=True):
     returning: bool = False
     policy: str = ""
     ghosts: Load = NOTHING
-    hold_s: float | None = None
+    hold: Hold = Hold()
     wants: Sequence[Want] = ()
 
 
@@ -86,7 +87,7 @@ class Entry(Struct, frozen=True):
     generation: float
     in_use: tuple[Load, Load, Load]
     ghosts: Load
-    hold_s: float
+    hold: Hold
     line: Line
     care: Care | None = None
     policy: str = ""
@@ -149,7 +150,7 @@ class Account:
             generation=self.generation,
             in_use=(first, second, third),
             ghosts=report.ghosts,
-            hold_s=GHOST_HOLD_S if report.hold_s is None else report.hold_s,
+            hold=report.hold,
             line=_line(now, report, before, refused=refused, capped=capped),
             care=care,
             policy=report.policy,
@@ -206,7 +207,8 @@ class Account:
                         found.first = head if found.first is None else min(found.first, head)
                     found.held_back = _more_important(found.held_back, entry.line.held_back)
                 continue
-            left = faded(sum(entry.in_use, entry.ghosts), silent_s - DEAD_AFTER_S, entry.hold_s)
+            fades_after_s = max(DEAD_AFTER_S, entry.hold.least_s)
+            left = faded(sum(entry.in_use, entry.ghosts), max(0.0, silent_s - fades_after_s), entry.hold.mean_s)
             found.ghosts += left
             if left.empty and silent_s > FORGET_AFTER_S:
                 del self.entries[name]
@@ -245,8 +247,7 @@ class Account:
             return NO_STATE_AGAIN_S
         if capped:
             return HELD_BACK_AGAIN_S
-        hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
-        fading_s = look_again_s(ghosts, hold_s)
+        fading_s = look_again_s(ghosts, report.hold)
         if not others:
             return fading_s
         return KEEP_HEARD_S if fading_s is None else min(fading_s, KEEP_HEARD_S)

@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from extproc.model import NOTHING, Load, PoolState, together
+from extproc.model import NOTHING, Hold, Load, PoolState, together
 from extproc.ports import Want
 
-GHOST_HOLD_S = 10.0
-"""How long ghost load is taken to be held while no request has yet ended to tell."""
 GHOST_GONE_SLOTS = 0.5
 """Under half a slot it is gone."""
 LOOK_AGAIN_SHARE = 0.05
@@ -67,20 +65,20 @@ def faded(load: Load, for_s: float, hold_s: float) -> Load:
     return left if left.slots >= GHOST_GONE_SLOTS else NOTHING
 
 
-def look_again_s(ghosts: Load, hold_s: float) -> float | None:
+def look_again_s(ghosts: Load, hold: Hold) -> float | None:
     """When to look again whether ghost load has gone enough; None: there is none."""
-    return None if ghosts.empty else hold_s * LOOK_AGAIN_SHARE
+    return None if ghosts.empty else hold.mean_s * LOOK_AGAIN_SHARE
 
 
 class Ghosts:
-    """One replica's ghost load, fading. `hold_s`: how long load is held in the mean."""
+    """One replica's ghost load, fading. `hold`: how long load is held."""
 
-    __slots__ = ("_at", "_load", "hold_s")
+    __slots__ = ("_at", "_load", "hold")
 
     def __init__(self, now: float) -> None:
         self._load = NOTHING
         self._at = now
-        self.hold_s = GHOST_HOLD_S
+        self.hold = Hold()
 
     def add(self, load: Load, now: float) -> Load:
         """Ghost load now, with this."""
@@ -92,6 +90,6 @@ class Ghosts:
     def left(self, now: float) -> Load:
         """Ghost load now."""
         if self._load is not NOTHING:
-            self._load = faded(self._load, now - self._at, self.hold_s)
+            self._load = faded(self._load, now - self._at, self.hold.mean_s)
         self._at = now
         return self._load

@@ -57,7 +57,7 @@ class Holds:
 
     def ask(self, wants: Sequence[Want]) -> Ask:
         """For these, with all that is held. Where it is put to the ledger, `told` is to follow."""
-        return Ask(self.in_use, wants, ghosts=self._new_ghosts, mean_hold_s=self.traffic.mean_hold_s)
+        return Ask(self.in_use, wants, ghosts=self._new_ghosts, hold=self.traffic.hold)
 
     def told(self) -> None:
         """The ledger has the last `ask`."""

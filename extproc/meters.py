@@ -6,7 +6,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 
-from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Latency, Load, PoolState, Priority, together
+from extproc.model import NOTHING, PRIORITIES, Demand, Finished, Hold, Latency, Load, PoolState, Priority, together
 
 _ENOUGH_ENDS = 4
 _KEEP = 0.95
@@ -51,7 +51,7 @@ class RateMeter:
 class HoldMeter:
     """How long load is held: the mean over recent ends, weighted by tokens, and by Little's law the drain."""
 
-    __slots__ = ("_ends", "_held_s", "_tokens", "mean_hold_s")
+    __slots__ = ("_ends", "_held_s", "_least_s", "_tokens", "mean_hold_s")
 
     def __init__(self) -> None:
         self.mean_hold_s: float | None = None
@@ -59,13 +59,20 @@ class HoldMeter:
         self._ends = 0
         self._tokens = 0.0
         self._held_s = 0.0
+        self._least_s = math.inf
 
     def ended(self, load: Load, held_s: float) -> None:
         self._ends += 1
+        self._least_s = held_s if held_s <= self._least_s else self._least_s * _KEEP + held_s * (1 - _KEEP)
         self._tokens = self._tokens * _KEEP + load.tokens
         self._held_s = self._held_s * _KEEP + load.tokens * held_s
         if self._ends >= _ENOUGH_ENDS and self._tokens > 0:
             self.mean_hold_s = max(1e-3, self._held_s / self._tokens)
+
+    @property
+    def hold(self) -> Hold | None:
+        """With the least of late, which longer ones let rise slowly; None while too little has ended to say."""
+        return None if self.mean_hold_s is None else Hold(self.mean_hold_s, self._least_s)
 
     def drain_per_s(self, in_use: Load) -> Load | None:
         """Load that ends per second while `in_use` is held: L / W (Little 1961). None while unknown."""
@@ -142,9 +149,9 @@ class Traffic:
         return self._mean_cost
 
     @property
-    def mean_hold_s(self) -> float | None:
+    def hold(self) -> Hold | None:
         """None while too little has ended to say."""
-        return self._holds.mean_hold_s
+        return self._holds.hold
 
     def drain_tokens_per_s(self, in_use: Sequence[Load]) -> float | None:
         """Tokens that end per second while `in_use` per priority is held; None while unknown."""

@@ -135,6 +135,16 @@ def least(a: Load, b: Load) -> Load:
     return Load(min(a.tokens, b.tokens), min(a.slots, b.slots))
 
 
+class Hold(Struct, frozen=True, gc=False):
+    """How long load is held, from admission to its end: in the mean, and the least of late. Seconds.
+
+    The defaults stand for what is unknown while no request has ended yet.
+    """
+
+    mean_s: float = 10.0
+    least_s: float = 0.0
+
+
 class Cost(Struct, frozen=True, gc=False):
     """What one request takes from a pool: estimated prompt tokens, expected output tokens, sequences."""
 

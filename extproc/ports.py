@@ -9,7 +9,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from extproc.fleet import Fleet
-from extproc.model import NOTHING, Demand, End, Finished, Latency, Load, Outcome, PoolState, Priority, Tenant
+from extproc.model import NOTHING, Demand, End, Finished, Hold, Latency, Load, Outcome, PoolState, Priority, Tenant
 
 
 class Want(Struct, frozen=True, gc=False):
@@ -24,13 +24,13 @@ class Ask(Struct, frozen=True):
     """A replica's call to the ledger: absolute load in use, what waits, and the wants in order (most important first).
 
     `ghosts`: load newly turned into ghost load since the last ask.
-    `mean_hold_s`: how long load is held here, which tells how fast ghost load goes; None while unknown.
+    `hold`: how long load is held here, which tells how fast ghost load goes; None while unknown.
     """
 
     in_use: tuple[Load, Load, Load]
     wants: Sequence[Want] = ()
     ghosts: Load = NOTHING
-    mean_hold_s: float | None = None
+    hold: Hold | None = None
 
 
 class Verdicts(Struct, frozen=True):

@@ -1,12 +1,12 @@
 -- ask: one replica reports what it holds and asks for what waits. The reference is extproc/account.py, in the same order.
 --
--- KEYS[1]  hash  replica -> entry        {prefix:pool}:3:replicas
--- KEYS[2]  hash  the pool's facts        {prefix:pool}:3:pool        generation, state, lead
--- KEYS[3]  hash  replica -> counters     {prefix:pool}:3:demand
+-- KEYS[1]  hash  replica -> entry        {prefix:pool}:4:replicas
+-- KEYS[2]  hash  the pool's facts        {prefix:pool}:4:pool        generation, state, lead
+-- KEYS[3]  hash  replica -> counters     {prefix:pool}:4:demand
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  replica, unique to a start of its process
--- ARGV[3]  report, msgpack array: seq, acked, manner (0: asks, 1: asks and returns, 2: alone), hold_s, ghosts, in use P0,
---          P1, P2 (loads), then the wants, each priority, load, waited_s. A load is two numbers: tokens, slots.
+-- ARGV[3]  report, msgpack array: seq, acked, manner (0: asks, 1: asks and returns, 2: alone), mean and least hold_s,
+--          ghosts, in use P0, P1, P2 (loads), then the wants, each priority, load, waited_s. A load is two numbers: tokens, slots.
 -- ARGV[4]  channel of this pool's wakes
 -- ARGV[5]  counters for the controllers, opaque text; empty: as before
 -- ARGV[6]  fingerprint of the state the caller has; the state is sent only where it is another
@@ -18,7 +18,7 @@
 --
 -- An entry is a msgpack array: seq, at, generation, hold_s, since (of its care; -1: none), base, ghosts, in use P0, P1, P2,
 -- then per priority the since and the load of its first waiter (since -1: nobody waits), asked_at, held_back (-1: nobody),
--- until_all_of (inf: its care is over by time only), policy.
+-- until_all_of (inf: its care is over by time only), policy, fades_from (where nothing more is heard of it).
 
 local DEAD, HEARD, REPORT, RAMP, FORGET = 2, 1, 1, 2, 60
 local KEEP_HEARD, LOOK_AGAIN, NO_STATE_AGAIN, HELD_BACK_AGAIN, GONE = 0.2, 0.05, 0.05, 0.05, 0.5
@@ -56,7 +56,7 @@ if not generation or (acked > known and now - generation >= REPORT) then
 end
 
 -- its care: what the replica may hold at first, after a loss or its return
-local used = {report[7], report[8], report[9], report[10], report[11], report[12]} -- P0 tokens, P0 slots, P1 tokens, ...
+local used = {report[8], report[9], report[10], report[11], report[12], report[13]} -- P0 tokens, P0 slots, P1 tokens, ...
 local own_tokens = used[1] + used[3] + used[5]
 local own_slots = used[2] + used[4] + used[6]
 local alone = report[3] == 2
@@ -75,7 +75,7 @@ end
 local awaits = until_all_of == math.huge or now - generation < REPORT
 
 -- what all others hold, and the first of their waiters
-local ghost_tokens, ghost_slots, replicas, differing = report[5], report[6], 0, 0
+local ghost_tokens, ghost_slots, replicas, differing = report[6], report[7], 0, 0
 local first, first_priority, first_since, first_at
 local held_back = 3
 for i = 1, #raw, 2 do
@@ -103,7 +103,7 @@ for i = 1, #raw, 2 do
         end
       end
     else
-      local left = math.exp(-(silent - DEAD) / entry[4])
+      local left = math.exp(-math.max(0, now - entry[29]) / entry[4])
       local tokens = (entry[8] + entry[10] + entry[12] + entry[14]) * left
       local slots = (entry[9] + entry[11] + entry[13] + entry[15]) * left
       if slots >= GONE then
@@ -147,7 +147,7 @@ if since >= 0 then
   end
 end
 
-local admitted, capped, at = 0, false, 13
+local admitted, capped, at = 0, false, 14
 while state and report[at] do
   local p, tokens, slots, came = report[at], report[at + 1], report[at + 2], now - report[at + 3]
   if first and (first_priority < p
@@ -159,7 +159,7 @@ while state and report[at] do
   end
   if not fits(p, tokens, slots) then break end
   used[2 * p + 1], used[2 * p + 2] = used[2 * p + 1] + tokens, used[2 * p + 2] + slots
-  report[7 + 2 * p], report[8 + 2 * p] = report[7 + 2 * p] + tokens, report[8 + 2 * p] + slots
+  report[8 + 2 * p], report[9 + 2 * p] = report[8 + 2 * p] + tokens, report[9 + 2 * p] + slots
   own_tokens, own_slots = own_tokens + tokens, own_slots + slots
   admitted, at = admitted + 1, at + 4
 end
@@ -167,9 +167,9 @@ local refused = report[at] ~= nil
 
 -- the first waiter of each priority that stays
 local entry = {
-  seq, now, generation, report[4], since, base_tokens, base_slots, report[5], report[6],
-  report[7], report[8], report[9], report[10], report[11], report[12], -1, 0, 0, -1, 0, 0, -1, 0, 0,
-  now, -1, until_all_of, ARGV[7],
+  seq, now, generation, report[4], since, base_tokens, base_slots, report[6], report[7],
+  report[8], report[9], report[10], report[11], report[12], report[13], -1, 0, 0, -1, 0, 0, -1, 0, 0,
+  now, -1, until_all_of, ARGV[7], now + math.max(DEAD, report[5]),
 }
 local own_priority, own_since
 if capped then

@@ -1,7 +1,7 @@
 -- publish: takes or renews a pool's lead and, in the same step, puts the leader's state in force. Two never write at once.
 --
--- KEYS[1]  hash  the pool's facts        {prefix:pool}:3:pool        generation, state, fingerprint, lead
--- KEYS[2]  hash  replica -> counters     {prefix:pool}:3:demand
+-- KEYS[1]  hash  the pool's facts        {prefix:pool}:4:pool        generation, state, fingerprint, lead
+-- KEYS[2]  hash  replica -> counters     {prefix:pool}:4:demand
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  owner, unique to a start of its process
 -- ARGV[3]  token that the owner got when it took the lead; 0: none

@@ -1,8 +1,8 @@
 -- quota: adds what a replica let a tenant use to what all have, and says what the tenant owes. The reference is
 -- extproc/quota.py. It refuses nothing: the replica has decided already, and decides the next ones by the answer.
 --
--- KEYS[1]  hash    when the tenant's quota is whole again   {prefix:q:tenant}:1:whole      tokens_at, requests_at, seconds
--- KEYS[2]  string  number of this replica's last call       {prefix:q:tenant}:1:told:replica
+-- KEYS[1]  hash    when the tenant's quota is whole again   {prefix:q:tenant}:4:whole      tokens_at, requests_at, seconds
+-- KEYS[2]  string  number of this replica's last call       {prefix:q:tenant}:4:told:replica
 -- ARGV[1]  now, seconds; empty: this server's TIME
 -- ARGV[2]  number of this call: one that is not above the last is not counted again
 -- ARGV[3]  tokens used, as the seconds in which the quota refills them; negative: given back

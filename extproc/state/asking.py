@@ -149,8 +149,8 @@ class SharedLedger:
 
     def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
         now = self._clock.now()
-        if ask.mean_hold_s is not None:
-            self._ghosts.hold_s = ask.mean_hold_s
+        if ask.hold is not None:
+            self._ghosts.hold = ask.hold
         self._ghosts.add(ask.ghosts, now)
         self._in_use = ask.in_use
         self._pending = _Pending(ask, reply, now)
@@ -290,7 +290,7 @@ class SharedLedger:
         self._wake_and_say()
 
     def _alone(self, now: float) -> PoolState:
-        return self._standing.state(self._state, now, replicas=self._replicas, hold_s=self._ghosts.hold_s)
+        return self._standing.state(self._state, now, replicas=self._replicas, hold_s=self._ghosts.hold.mean_s)
 
     async def _last_word(self) -> None:
         if not self._standing.alone:

@@ -48,8 +48,8 @@ class LocalLedger:
         self._wake()
 
     def _answer(self, ask: Ask) -> Verdicts:
-        if ask.mean_hold_s is not None:
-            self._ghosts.hold_s = ask.mean_hold_s
+        if ask.hold is not None:
+            self._ghosts.hold = ask.hold
         ghosts = self._ghosts.add(ask.ghosts, self._clock.now())
         wants, state = ask.wants, self.state
         admitted = admissible(wants, ask.in_use, ghosts, state)
@@ -57,7 +57,7 @@ class LocalLedger:
         for want in wants[:admitted]:
             total += want.load
         self.total = total
-        again_s = look_again_s(ghosts, self._ghosts.hold_s) if admitted < len(wants) else None
+        again_s = look_again_s(ghosts, self._ghosts.hold) if admitted < len(wants) else None
         return Verdicts(admitted, state, total, again_s)
 
 

@@ -45,7 +45,7 @@ class Reports:
             returning=standing.returning(now),
             policy=self.policy,
             ghosts=ghosts.left(now),
-            hold_s=ghosts.hold_s,
+            hold=ghosts.hold,
             wants=() if standing.alone else wants,
         )
 

@@ -15,13 +15,12 @@ from typing import Any
 import msgspec
 
 from extproc.account import Report
-from extproc.capacity import GHOST_HOLD_S
 from extproc.errors import StateUnavailable
 from extproc.files import shipped
 from extproc.model import Load, Pace, PoolState
 from extproc.quota import Due
 
-SCHEMA = 3
+SCHEMA = 4
 """Version of the keys' content; part of their names, so that two versions never read each other's."""
 
 
@@ -94,9 +93,8 @@ _any = msgspec.msgpack.Decoder().decode
 
 def pack_report(report: Report) -> bytes:
     loads = (report.ghosts, *report.in_use)
-    hold_s = GHOST_HOLD_S if report.hold_s is None else report.hold_s
     manner = 2 if report.alone else int(report.returning)
-    flat: list[float] = [report.seq, report.acked, manner, hold_s]
+    flat: list[float] = [report.seq, report.acked, manner, report.hold.mean_s, report.hold.least_s]
     flat += chain.from_iterable((load.tokens, load.slots) for load in loads)
     for want in report.wants:
         flat += (int(want.priority), want.load.tokens, want.load.slots, want.waited_s)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from redis import Redis
 
 from extproc.account import Account, Report, Settled
-from extproc.model import NOTHING, Load, PoolState, Priority
+from extproc.model import NOTHING, Hold, Load, PoolState, Priority
 from extproc.ports import Want
 from extproc.state.scripts import Script, keys_of, pack_report, pack_state, read_answer
 from tests.support import valkey
@@ -129,7 +129,7 @@ class Replica:
             alone=alone,
             returning=returning,
             policy=self.policy,
-            hold_s=1000.0,
+            hold=Hold(1000.0),
             wants=() if alone else wants,
         )
 
@@ -257,6 +257,15 @@ class World:
             sum(tokens for replica in self.replicas for _, tokens in replica.running),
             sum(len(replica.running) for replica in self.replicas),
         )
+
+
+@pytest.mark.parametrize("hold", [Hold(3.0, 2.9), Hold(3.0, 0.1), Hold(30.0, 20.0), Hold()])
+def test_a_dead_replicas_load_fades_alike(server: Redis, hold: Hold) -> None:
+    both = Both(server, limited(8))
+    held = (NOTHING, Load(12, 6), NOTHING)
+    both.ask(START, Report("dead", 1, held, hold=hold))
+    for seq, silent_s in enumerate((0.5, 1.9, 2.1, 2.95, 3.5, 6.0, 19.0, 25.0, 61.0, 200.0), start=1):
+        both.ask(START + silent_s, Report("alive", seq, (NOTHING, NOTHING, NOTHING)))
 
 
 @given(slots=st.integers(1, 8), actions=st.lists(action, min_size=10, max_size=60))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 import pytest
 
 from extproc.clock import LoopClock
-from extproc.model import NOTHING, Load, PoolState, Priority
+from extproc.model import NOTHING, Hold, Load, PoolState, Priority
 from extproc.ports import Ask, Ledger, Verdicts, Want
 from extproc.state.local import LocalLedger
 from tests.support import valkey
@@ -47,12 +47,12 @@ def ledger(both: tuple[Ledger, Publish]) -> Ledger:
 
 
 async def ask(
-    ledger: Ledger, *wants: Priority, held: int = 0, ghosts: Load = NOTHING, hold_s: float | None = None
+    ledger: Ledger, *wants: Priority, held: int = 0, ghosts: Load = NOTHING, hold: Hold | None = None
 ) -> Verdicts:
     answer: asyncio.Future[Verdicts] = asyncio.get_running_loop().create_future()
     in_use = (NOTHING, ONE.scaled(held), NOTHING)
     line = [Want(priority, ONE) for priority in wants]
-    ledger.ask(Ask(in_use=in_use, wants=line, ghosts=ghosts, mean_hold_s=hold_s), answer.set_result)
+    ledger.ask(Ask(in_use=in_use, wants=line, ghosts=ghosts, hold=hold), answer.set_result)
     return await asyncio.wait_for(answer, 2)
 
 
@@ -75,7 +75,7 @@ async def test_an_ask_without_wants_reports_only(ledger: Ledger) -> None:
 
 
 async def test_ghost_load_holds_and_decays_with_the_mean_hold(ledger: Ledger) -> None:
-    held_up = await ask(ledger, P1, ghosts=Load(20, 2), hold_s=0.4)
+    held_up = await ask(ledger, P1, ghosts=Load(20, 2), hold=Hold(0.4))
     assert held_up.admitted == 0
     assert held_up.ask_again_s == pytest.approx(0.02)
     await asyncio.sleep(0.4 * 0.75)  # e^-0.75 of two slots leave room for one more

@@ -9,7 +9,7 @@ import pytest
 from redis import Redis
 
 from extproc.account import Report
-from extproc.model import NOTHING, Load, Priority
+from extproc.model import NOTHING, Hold, Load, Priority
 from extproc.ports import Want
 from extproc.sim.virtual_time import VirtualTimeLoop
 from extproc.sim.world.store import VirtualStore
@@ -69,7 +69,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
 
 def report(replica: str, seq: int, held: int = 0, wants: int = 0) -> Report:
     waiting = [Want(Priority.P1, ONE, 0.25 * index) for index in range(wants)]
-    return Report(replica, seq, (NOTHING, ONE.scaled(held), NOTHING), acked=seq - 1, hold_s=5.0, wants=waiting)
+    return Report(replica, seq, (NOTHING, ONE.scaled(held), NOTHING), acked=seq - 1, hold=Hold(5.0), wants=waiting)
 
 
 def test_asks_are_answered_as_the_script_answers_them(both: Both) -> None:

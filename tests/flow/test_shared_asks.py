@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from extproc.clock import LoopClock
 from extproc.errors import StateUnavailable
-from extproc.model import NOTHING, Demand, Finished, Latency, Load, PoolState, Priority
+from extproc.model import NOTHING, Demand, Finished, Hold, Latency, Load, PoolState, Priority
 from extproc.ports import Ask, Verdicts, Want
 from extproc.sim.virtual_time import run_virtual
 from extproc.sim.world.store import Uncounted, VirtualStore
@@ -132,7 +132,7 @@ class Asker:
                 self.ask()
 
         wants = [Want(Priority.P1, Load(10, 1))]
-        self.ledger.ask(Ask((NOTHING, NOTHING, NOTHING), wants, mean_hold_s=5.0), reply)
+        self.ledger.ask(Ask((NOTHING, NOTHING, NOTHING), wants, hold=Hold(5.0)), reply)
 
 
 class Event(StrEnum):

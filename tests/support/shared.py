@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 from extproc.clock import LoopClock, wall_clock
 from extproc.config import Policy
-from extproc.model import NOTHING, Load, PoolState, Priority
+from extproc.model import NOTHING, Hold, Load, PoolState, Priority
 from extproc.pools import Pools
 from extproc.ports import Ask, Verdicts, Want
 from extproc.state.asking import SharedLedger
@@ -84,7 +84,7 @@ class Node:
         now = self.clock.now()
         loads = [Load(10, 1).scaled(self.held.count(priority)) for priority in Priority]
         wants = [Want(priority, Load(10, 1), now - came) for priority, came in self.waiting[:16]]
-        self.ledger.ask(Ask((loads[0], loads[1], loads[2]), wants, mean_hold_s=5.0), self._answered)
+        self.ledger.ask(Ask((loads[0], loads[1], loads[2]), wants, hold=Hold(5.0)), self._answered)
 
     def _answered(self, verdicts: Verdicts) -> None:
         self._asking = False

@@ -20,12 +20,15 @@ from extproc.account import (
 )
 from extproc.capacity import admissible, look_again_s
 from extproc.care import RAMP_S, REPORT_S
-from extproc.model import NOTHING, Load, Priority
+from extproc.model import NOTHING, Hold, Load, Priority
 from extproc.ports import Want
 from tests.support.pools import limited, reserving
 
 P0, P1, P2 = Priority
 SETTLED = -1000.0
+
+
+UNKNOWN = Hold()
 
 
 class Told:
@@ -36,7 +39,9 @@ class Told:
         self.now = 0.0
         self.seqs: dict[str, int] = {}
 
-    def report(self, replica: str, held: float, wants: list[Priority], **more: float) -> Report:
+    def report(
+        self, replica: str, held: float, wants: list[Priority], *, hold: Hold = UNKNOWN, **more: float
+    ) -> Report:
         self.seqs[replica] = self.seqs.get(replica, 0) + 1
         return Report(
             replica=replica,
@@ -45,13 +50,15 @@ class Told:
             acked=int(more.get("acked", 0)),
             alone=bool(more.get("alone", 0)),
             returning=bool(more.get("returning", 0)),
-            hold_s=more.get("hold_s"),
+            hold=hold,
             ghosts=Load(0, more.get("ghosts", 0)),
             wants=[Want(priority, Load(0, 1), more.get("waited", 0.0)) for priority in wants],
         )
 
-    def ask(self, replica: str, wants: list[Priority] | None = None, *, held: float = 0, **more: float) -> Settled:
-        settled = self.account.ask(self.now, self.report(replica, held, wants or [], **more))
+    def ask(
+        self, replica: str, wants: list[Priority] | None = None, *, held: float = 0, hold: Hold = UNKNOWN, **more: float
+    ) -> Settled:
+        settled = self.account.ask(self.now, self.report(replica, held, wants or [], hold=hold, **more))
         assert settled is not None
         return settled
 
@@ -123,7 +130,7 @@ def test_a_waiter_that_would_not_fit_is_not_woken() -> None:
 
 def test_a_silent_replica_fades_as_ghost_load_and_its_word_takes_the_ghosts_place() -> None:
     told = Told(4)
-    told.ask("a", held=4, hold_s=3.0)
+    told.ask("a", held=4, hold=Hold(3.0))
     told.now = DEAD_AFTER_S
     assert told.ask("b", [P1]).admitted == 0
     told.now = DEAD_AFTER_S + 3.0 * math.log(2)
@@ -136,9 +143,19 @@ def test_a_silent_replica_fades_as_ghost_load_and_its_word_takes_the_ghosts_plac
     assert told.account.total(told.now).slots == 1
 
 
+def test_what_a_dead_replica_held_is_counted_in_full_until_the_first_of_it_could_have_ended() -> None:
+    told = Told(4)
+    told.ask("a", held=4, hold=Hold(4.0, 3.0))
+    told.now = 3.0
+    assert told.account.total(told.now).slots == 4
+    assert told.ask("b", [P1]).admitted == 0
+    told.now = 3.0 + 4.0 * math.log(2)
+    assert told.account.total(told.now).slots == pytest.approx(2.0)
+
+
 def test_a_ghosts_end_is_looked_for() -> None:
     told = Told(1)
-    assert told.ask("a", [P1], ghosts=1, hold_s=2.0).again_s == pytest.approx(0.1)
+    assert told.ask("a", [P1], ghosts=1, hold=Hold(2.0)).again_s == pytest.approx(0.1)
 
 
 def test_a_long_silent_empty_entry_is_forgotten_but_not_before() -> None:
@@ -317,9 +334,9 @@ def test_with_one_replica_it_comes_down_to_its_arithmetic(
 ) -> None:
     state = reserving(limited(slots), p0=1, p1=1)
     wants = [Want(priority, Load(size, 1)) for priority, size in asked]
-    settled = Account(state, SETTLED).ask(0.0, Report("only", 1, in_use, ghosts=ghosts, hold_s=3.0, wants=wants))
+    settled = Account(state, SETTLED).ask(0.0, Report("only", 1, in_use, ghosts=ghosts, hold=Hold(3.0), wants=wants))
     assert settled is not None
     assert settled.admitted == admissible(wants, in_use, ghosts, state)
     refused = settled.admitted < len(wants)
-    assert settled.again_s == (look_again_s(ghosts, 3.0) if refused else None)
+    assert settled.again_s == (look_again_s(ghosts, Hold(3.0)) if refused else None)
     assert settled.total == sum((want.load for want in wants[: settled.admitted]), sum(in_use, ghosts))

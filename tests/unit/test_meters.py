@@ -43,6 +43,22 @@ def test_a_few_long_answers_do_not_hide_behind_many_short_ones() -> None:
     assert meter.mean_hold_s > 20
 
 
+def test_the_least_hold_falls_at_once_and_rises_slowly() -> None:
+    meter = HoldMeter()
+    assert meter.hold is None
+
+    def least_s(held_s: float, times: int) -> float:
+        for _ in range(times):
+            meter.ended(Load(10, 1), held_s)
+        assert meter.hold is not None
+        return meter.hold.least_s
+
+    assert least_s(3.0, 5) == 3.0
+    assert least_s(0.5, 1) == 0.5
+    assert 0.5 < least_s(3.0, 5) < 1.5
+    assert least_s(3.0, 100) == pytest.approx(3.0, abs=0.05)
+
+
 @pytest.mark.parametrize(
     ("ahead", "free", "drain", "wait"),
     [

@@ -14,7 +14,7 @@ import msgspec
 from extproc.account import Account, Report
 from extproc.clock import Clock
 from extproc.errors import StateUnavailable
-from extproc.model import Load, PoolState, Priority
+from extproc.model import Hold, Load, PoolState, Priority
 from extproc.ports import Want
 from extproc.state.call import Argument, Heard
 from extproc.state.quota import SharedQuota
@@ -24,7 +24,7 @@ from extproc.state.scripts import Script, read_state
 ROUND_TRIP_S = 0.001
 _EPOCH_S = 1e6
 """The store's clock is nobody else's."""
-_WANTS_FROM = 12
+_WANTS_FROM = 13
 _NOBODY = ("", 0, 0.0)
 
 _pack = msgspec.msgpack.Encoder().encode
@@ -130,7 +130,7 @@ class VirtualStore:
 def _report(replica: str, packed: bytes, policy: str) -> Report:
     """The inverse of `scripts.pack_report`."""
     flat = _unpack(packed)
-    ghosts, p0, p1, p2 = (Load(flat[i], flat[i + 1]) for i in range(4, _WANTS_FROM, 2))
+    ghosts, p0, p1, p2 = (Load(flat[i], flat[i + 1]) for i in range(5, _WANTS_FROM, 2))
     wants = [
         Want(Priority(int(flat[i])), Load(flat[i + 1], flat[i + 2]), flat[i + 3])
         for i in range(_WANTS_FROM, len(flat), 4)
@@ -142,7 +142,7 @@ def _report(replica: str, packed: bytes, policy: str) -> Report:
         alone=flat[2] == 2,
         returning=flat[2] == 1,
         policy=policy,
-        hold_s=flat[3],
+        hold=Hold(flat[3], flat[4]),
         ghosts=ghosts,
         in_use=(p0, p1, p2),
         wants=wants,
