@@ -97,10 +97,10 @@ class Dispatcher:
         if self._holds.lets([submission], now, self._pace)[0] and self._at_once([want]):
             self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
             return self._grant(submission, now, waited_s=0.0)
-        waiter = self._waiters.enqueue(submission, now, judged=blocked)
+        waiter, made_room = self._waiters.enqueue(submission, now, judged=blocked)
         if not blocked:
             self._newcomers.append(waiter)
-        self._dirty = True
+        self._dirty = self._dirty or made_room or not blocked or self._may_pass(want)
         self._settle()
         if (place := waiter.item).verdict is not None:
             return place.verdict
@@ -193,6 +193,11 @@ class Dispatcher:
         finally:
             self._settling = False
         self._alarm.by(min(due_at, self._ask_again_at))
+
+    def _may_pass(self, want: Want) -> bool:
+        """Whether an ask could let in a newcomer to a line that stands. What does not fit into what is left cannot go, and
+        changes nothing for those before it, for whom somebody has asked already."""
+        return (self._ledger.total + want.load).fits(self._ledger.state.limits[want.priority])
 
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""

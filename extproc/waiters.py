@@ -97,8 +97,8 @@ class Waiters:
         backlog = self._backlog(self._expected_wait_s(newcomer))
         return self._returns.expected_s(newcomer, self._clock.now(), backlog=backlog, policy=self._retry)
 
-    def enqueue(self, submission: Submission, now: float, *, judged: bool) -> Waiter[Place]:
-        """`judged`: the drop policy has let it wait."""
+    def enqueue(self, submission: Submission, now: float, *, judged: bool) -> tuple[Waiter[Place], bool]:
+        """And whether others had to make room for it. `judged`: the drop policy has let it wait."""
         band = self.bands[submission.priority]
         limit_s = min(band.policy.timeout_s, self._longest_wait_s)
         longest_s, late = submission.longest_wait(limit_s, self._ledger.state)
@@ -114,8 +114,7 @@ class Waiters:
             prompt_tokens=submission.prompt_tokens,
             judged=judged,
         )
-        self._push(waiter)
-        return waiter
+        return waiter, self._push(waiter)
 
     def stay_or_go(self, waiter: Waiter[Place], now: float) -> bool:
         """The drop policy's word on a newcomer that could not go at once. It is in its queue already, alone or not. True:

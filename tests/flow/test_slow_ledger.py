@@ -112,6 +112,22 @@ async def test_the_policys_word_reaches_all_that_came_before_the_ask_also_those_
 
 
 @virtual
+async def test_a_burst_behind_a_line_that_stands_makes_no_calls() -> None:
+    pool = SlowPool(slots=1)
+    running = await pool.send(P0).verdict
+    waiting = pool.send(P0)
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    before = pool.ledger.asks
+    burst = [pool.send(P0) for _ in range(50)]
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    assert pool.ledger.asks == before
+    for one in (waiting, *burst):
+        assert isinstance(running, Ticket)
+        running.end(End.COMPLETED)
+        running = await one.verdict
+
+
+@virtual
 async def test_who_leaves_while_we_ask_gives_back_what_it_was_granted() -> None:
     pool = SlowPool(slots=1)
     leaver = pool.send(P1)
