@@ -91,9 +91,10 @@ class Attempt:
         now = gateway.loop.time()
         self.record = Record(arrival, now, attempt)
         gateway.began(self.record)
-        patience_s = min(PATIENCE_S, arrival.leaves_after_s)
-        self._leaving = gateway.loop.call_at(now + patience_s, self._leave)
+        self._leaving: asyncio.TimerHandle | None = None
         self._ask()
+        if self.record.fate is Fate.PENDING:
+            self._leaving = gateway.loop.call_at(now + min(PATIENCE_S, arrival.leaves_after_s), self._leave)
 
     # -- the verdict
 
@@ -173,7 +174,7 @@ class Attempt:
 
     def first(self, now: float) -> None:
         if self._arrival.leaves_after_s == math.inf:
-            self._leaving.cancel()
+            self._stay()
         self.record.first_at = now
 
     def last(self, now: float) -> None:
@@ -191,6 +192,11 @@ class Attempt:
 
     # -- the end
 
+    def _stay(self) -> None:
+        """It leaves no more before its end."""
+        if self._leaving is not None:
+            self._leaving.cancel()
+
     def _fail(self) -> None:
         self._over(Fate.FAILED)
         self._try_again(None)
@@ -205,7 +211,7 @@ class Attempt:
     def _over(self, fate: Fate) -> None:
         self.record.fate = fate
         self.record.ended_at = self._gateway.loop.time()
-        self._leaving.cancel()
+        self._stay()
         machine, ticket = self._machine, self.ticket
         if machine is not None:
             machine.open -= 1
