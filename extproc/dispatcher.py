@@ -73,6 +73,8 @@ class Dispatcher:
         self._dirty = self._settling = False
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
+        self._paced = False
+        """The last ask stopped at whom the pace holds back, and nothing else does."""
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission, who: Callable[[], Sender]) -> Rejection | None:
@@ -138,7 +140,7 @@ class Dispatcher:
         self._settle()
 
     def demand(self, now: float) -> Demand:
-        return self._holds.demand(now, self._bands.waiting())
+        return self._holds.demand(now, self._bands.waiting(), paced=self._paced)
 
     def take_latencies(self) -> tuple[Latency, ...]:
         return self._holds.traffic.take_latencies()
@@ -207,7 +209,7 @@ class Dispatcher:
         if verdicts is None:
             return False
         self._holds.told()
-        self._dirty, self._ask_again_at = False, math.inf
+        self._dirty, self._ask_again_at, self._paced = False, math.inf, False
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
@@ -235,6 +237,7 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
+        self._paced = room_at < math.inf and verdicts.admitted == len(asked)
         self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
         self._dirty = self._dirty or self._passing is not None
         self._ask_again_at = room_at

@@ -63,8 +63,8 @@ class Holds:
         """The ledger has the last `ask`."""
         self._new_ghosts = NOTHING
 
-    def demand(self, now: float, waiting: tuple[Load, Load, Load]) -> Demand:
-        return self.traffic.demand(now, self.in_use, waiting)
+    def demand(self, now: float, waiting: tuple[Load, Load, Load], *, paced: bool) -> Demand:
+        return self.traffic.demand(now, self.in_use, waiting, paced=paced)
 
     @property
     def drain_tokens_per_s(self) -> float | None:

@@ -163,7 +163,9 @@ class Traffic:
         free = state.limits[priority] - total
         return expected_wait_s(ahead + self._mean_cost, free, self._holds.drain_per_s(total))
 
-    def demand(self, now: float, in_use: tuple[Load, Load, Load], waiting: tuple[Load, Load, Load]) -> Demand:
+    def demand(
+        self, now: float, in_use: tuple[Load, Load, Load], waiting: tuple[Load, Load, Load], *, paced: bool
+    ) -> Demand:
         first, second, third = (meter.per_s(now) for meter in self._offered)
         return Demand(
             offered_per_s=(first, second, third),
@@ -171,4 +173,5 @@ class Traffic:
             waiting=waiting,
             drain_per_s=self._holds.drain_per_s(together(NOTHING, in_use)),
             mean_cost=self._mean_cost,
+            paced=paced,
         )

@@ -205,6 +205,7 @@ class Demand(Struct, frozen=True):
     `offered_per_s`: requests arriving per priority and second; `in_use`, `waiting`: per priority, now;
     `drain_per_s`: load ended per second (None while too little has ended to say);
     `mean_cost`: of requests offered lately (`NOTHING` while there were none);
+    `paced`: somebody waits for the pace, and for nothing else;
     `latencies`: of what has finished since the step before this one, in order: each is told to one step only;
     `whole`: it is the traffic of all replicas, not of one of them that cannot hear the others.
     """
@@ -214,6 +215,7 @@ class Demand(Struct, frozen=True):
     waiting: tuple[Load, Load, Load] = (NOTHING, NOTHING, NOTHING)
     drain_per_s: Load | None = None
     mean_cost: Load = NOTHING
+    paced: bool = False
     latencies: tuple[Latency, ...] = ()
     whole: bool = True
 

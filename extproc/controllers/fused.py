@@ -52,8 +52,6 @@ FRESH_SCRAPES = 3.0
 """A line in an engine is believed for so many scrape intervals: it is worked off in less than a sample is believed."""
 MISSED_S = 10.0
 """An engine whose page is silent may still work: so long, about, P0 may take the place of what ends there."""
-ROOM = 0.98
-"""Who waits while less than this share of the least limit is in use is held back by the pace."""
 BUSY_S, BUSY_FROM = 2.0, 0.8
 WAITS_S = 0.1
 """Pressure is that work waits, more than so many seconds of it, for so large a share of about so long: a pool that is full on
@@ -159,7 +157,7 @@ class Fused:
             # Between the mean and the worst: a line in one engine makes its newcomers late, one slow engine is not all.
             queue=(sum(lines) / len(lines) + max(lines)) / 2 * prompt_tokens / wanted_tokens if lines else 1.0,
             waits=waiting.tokens > WAITS_S * (demand.drain_per_s or NOTHING).tokens,
-            held_back=not waiting.empty and in_use.fits(previous.limits[-1].scaled(ROOM)),
+            held_back=demand.paced,
         )
 
 

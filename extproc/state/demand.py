@@ -15,7 +15,7 @@ HEARD_FOR_S = 2.0
 
 T = TypeVar("T")
 
-_LENGTH = 25
+_LENGTH = 26
 _LOADS_END = 19
 _read = msgspec.json.Decoder(tuple[float, ...]).decode
 
@@ -32,7 +32,7 @@ def pack_told(demand: Demand, finished: Finished) -> str:
     """As text: Lua's msgpack knows no other kind of string."""
     loads = (*demand.in_use, *demand.waiting, demand.drain_per_s or NOTHING, demand.mean_cost)
     flat = (*demand.offered_per_s, *(part for load in loads for part in (load.tokens, load.slots)))
-    flat += (*finished.counts, *finished.sums_s)
+    flat += (*finished.counts, *finished.sums_s, int(demand.paced))
     return msgspec.json.encode(flat).decode()
 
 
@@ -48,6 +48,7 @@ def read_told(text: str) -> Told:
         waiting=(loads[3], loads[4], loads[5]),
         drain_per_s=None if loads[6].empty else loads[6],
         mean_cost=loads[7],
+        paced=flat[25] > 0,
     )
     return Told(demand, Finished((flat[19], flat[20], flat[21]), (flat[22], flat[23], flat[24])))
 
@@ -66,6 +67,7 @@ def merged(demands: Sequence[Demand]) -> Demand:
         waiting=_three(sum((demand.waiting[p] for demand in demands), NOTHING) for p in range(3)),
         drain_per_s=sum(drains, NOTHING) if drains else None,
         mean_cost=mean.scaled(1 / weight) if weight > 0 else demands[0].mean_cost,
+        paced=any(demand.paced for demand in demands),
     )
 
 

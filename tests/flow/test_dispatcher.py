@@ -616,8 +616,20 @@ async def test_a_pace_holds_a_burst_back_and_lets_it_go_one_after_the_other() ->
     assert not waiters[0].verdict.done()
     await asyncio.sleep(0.02)
     assert [waiter.verdict.done() for waiter in waiters] == [True, False]
+    assert pool.dispatcher.demand(pool.clock.now()).paced
     await asyncio.sleep(0.15)
     assert waiters[1].verdict.done()
+    assert not pool.dispatcher.demand(pool.clock.now()).paced
+
+
+@virtual
+async def test_whom_a_limit_holds_back_the_pace_does_not() -> None:
+    pool = Pool(replace(PACED, limits=limited(slots=1).limits), ALL_TAIL)
+    pool.ticket(P1, tokens=500)
+    for _ in range(2):
+        pool.waiting(P1, tokens=150)
+    await asyncio.sleep(1)
+    assert not pool.dispatcher.demand(pool.clock.now()).paced
 
 
 @virtual

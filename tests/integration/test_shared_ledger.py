@@ -295,7 +295,7 @@ class Finishing:
         self.traffic = Traffic()
 
     def demand(self, now: float) -> Demand:
-        return self.traffic.demand(now, (NOTHING,) * 3, (NOTHING,) * 3)
+        return self.traffic.demand(now, (NOTHING,) * 3, (NOTHING,) * 3, paced=False)
 
     def take_latencies(self) -> tuple[Latency, ...]:
         return self.traffic.take_latencies()

@@ -44,11 +44,10 @@ class _Bench:
         self.state = structs.replace(START, expected_output_tokens=100.0)
         self.demand = Demand(mean_cost=Load(200, 1))
 
-    def holds(self, tokens: float, slots: float = 1.0, waiting: float = 0.0) -> None:
+    def holds(self, tokens: float, slots: float = 1.0, waiting: float = 0.0, *, paced: bool = False) -> None:
         waits = NOTHING if not waiting else Load(200 * waiting, waiting)
-        self.demand = structs.replace(
-            self.demand, in_use=(NOTHING, Load(tokens, slots), NOTHING), waiting=(NOTHING, NOTHING, waits)
-        )
+        in_use, all_wait = (NOTHING, Load(tokens, slots), NOTHING), (NOTHING, NOTHING, waits)
+        self.demand = structs.replace(self.demand, in_use=in_use, waiting=all_wait, paced=paced)
 
     def step(
         self,
@@ -185,18 +184,19 @@ def test_whom_the_pace_holds_back_it_is_sought_for() -> None:
     bench = _Bench()
     bench.step()
     before = bench.rate
-    bench.holds(16_000, waiting=5)
+    bench.holds(16_000, waiting=5, paced=True)
     bench.step(5 * ONE_S)
     assert bench.rate > 1.5 * before
 
 
-@pytest.mark.parametrize("held", [0.0, 0.9 * 0.9 * CAPACITY], ids=["nobody waits", "a limit holds them back"])
-def test_else_it_stays(held: float) -> None:
+@pytest.mark.parametrize("waiting", [0, 5], ids=["nobody waits", "something else holds them back"])
+def test_else_it_stays(waiting: float) -> None:
+    """What else: a limit, or a replica's own share of it while it is cut off from the others, however little is in use."""
     bench = _Bench()
     bench.step()
     before = bench.rate
-    bench.holds(held, waiting=5 if held else 0)
-    bench.step(5 * ONE_S, usage=(held / CAPACITY,))
+    bench.holds(16_000, waiting=waiting)
+    bench.step(5 * ONE_S, usage=(0.25,))
     assert bench.rate == pytest.approx(before)
 
 
@@ -245,7 +245,7 @@ def test_of_its_own_traffic_alone_a_replica_learns_nothing_but_goes_by_the_engin
     bench = _Bench()
     bench.step()
     before = bench.law.memory
-    bench.holds(16_000, waiting=5)
+    bench.holds(16_000, waiting=5, paced=True)
     bench.demand = structs.replace(bench.demand, whole=False)
     bench.step(10 * ONE_S, usage=(0.8,), lines=(12,))
     after = bench.law.memory

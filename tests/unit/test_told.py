@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from extproc.meters import Traffic
 from extproc.model import Demand, Finished, Latency, Load
@@ -14,6 +15,7 @@ DEMAND = Demand(
     waiting=(Load(1, 1), Load(0, 0), Load(5, 2)),
     drain_per_s=Load(7.5, 0.5),
     mean_cost=Load(100, 1),
+    paced=True,
 )
 
 
@@ -52,3 +54,9 @@ def test_rates_and_loads_add_up_over_replicas() -> None:
     assert both.in_use[2] == Load(60, 6)
     assert both.drain_per_s == Load(15, 1)
     assert both.mean_cost == Load(100, 1)
+
+
+def test_one_replica_whose_pace_holds_somebody_back_is_enough() -> None:
+    free = replace(DEMAND, paced=False)
+    assert merged([free, DEMAND]).paced
+    assert not merged([free, free]).paced
