@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 
 from extproc.errors import StateUnavailable
 from extproc.state.call import Argument, Call, Heard
-from extproc.state.client import client_of
+from extproc.state.client import CONNECT_S, client_of
 from extproc.state.nodes import Nodes
 from extproc.state.scripts import Script
 from extproc.state.trouble import ERRORS, unavailable
@@ -86,10 +86,12 @@ class Link:
             client = await self._nodes.any()
             subscription: Subscription = client.pubsub()
             try:
-                await subscription.subscribe(channel)
-                async for message in subscription.listen():
-                    if message["type"] == "message":
-                        heard(message["data"].decode())
+                async with asyncio.timeout(CONNECT_S) as until_subscribed:
+                    await subscription.subscribe(channel)
+                    async for message in subscription.listen():
+                        until_subscribed.reschedule(None)  # from here on silence means that nobody is woken
+                        if message["type"] == "message":
+                            heard(message["data"].decode())
             finally:
                 await subscription.aclose()
         except ERRORS as error:

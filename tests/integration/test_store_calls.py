@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from extproc.clock import LoopClock
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, PoolState
 from extproc.ports import Ask, Verdicts
-from extproc.state.client import client_of
+from extproc.state.client import CONNECT_S, client_of
 from extproc.state.link import Link, run
 from extproc.state.pipe import Pipe
 from extproc.state.redis import RedisState
@@ -249,3 +250,29 @@ async def test_a_bug_in_what_hears_an_answer_ends_the_pool_as_any_bug_in_its_loo
 )
 def test_the_servers_own_word_is_the_kind(text: str, kind: str) -> None:
     assert kind_of(hiredis.ReplyError(text)) == kind
+
+
+async def test_a_server_that_stands_still_is_not_listened_to_for_ever(tmp_path: Path) -> None:
+    """Its kernel takes the connection, and nobody reads what is said on it."""
+    with valkey.running(tmp_path, port=valkey.free_port()) as server:
+        made = Link(server.url)
+        server.process.send_signal(signal.SIGSTOP)
+        try:
+            with pytest.raises(StateUnavailable) as raised:
+                await asyncio.wait_for(made.listen("wakes", lambda _: None), CONNECT_S + 1)
+        finally:
+            server.process.send_signal(signal.SIGCONT)
+            await made.close()
+        assert raised.value.kind == "timeout"
+
+
+async def test_silence_after_a_subscription_is_no_trouble(server: Server) -> None:
+    made, heard = Link(server.url), asyncio.Event()
+    listening = asyncio.ensure_future(made.listen("wakes", lambda _: heard.set()))
+    await asyncio.sleep(CONNECT_S + 0.2)
+    with server.client() as client:
+        client.publish("wakes", "now")
+    await asyncio.wait_for(heard.wait(), 1)
+    listening.cancel()
+    await asyncio.wait([listening])
+    await made.close()
