@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from extproc.clock import Alarm, Clock
@@ -185,8 +185,7 @@ class Dispatcher:
         now = self._clock.now()
         try:
             while True:
-                if self._dirty and self._asked is None:
-                    self._dirty = False
+                if self._asked is None and (self._dirty or self._passing is not None):
                     self._ask(now)
                 elif (due_at := self._waiters.drop_overdue(now)) is None:
                     self._dirty = True
@@ -213,13 +212,21 @@ class Dispatcher:
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
-        heads = (self._passing,) if self._passing else islice(self._bands.heads(), _WANTS_PER_ASK)
+        heads, unheard = self._next()
         self._asked, room_at = self._holds.lets(heads, now, self._pace)
-        unheard, self._newcomers = self._newcomers, []
         ask = self._holds.ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
         self._holds.told()
-        self._passing, self._ask_again_at = None, math.inf
+        self._ask_again_at = math.inf
         self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard, room_at=room_at))
+
+    def _next(self) -> tuple[Iterable[Waiter[Place]], list[Waiter[Place]]]:
+        """Whom to ask for, and the newcomers to whom the answer is one. Who passes is asked for alone: what came up meanwhile
+        still calls for the line's own ask."""
+        if (passing := self._passing) is not None:
+            self._passing = None
+            return (passing,), []
+        newcomers, self._newcomers, self._dirty = self._newcomers, [], False
+        return islice(self._bands.heads(), _WANTS_PER_ASK), newcomers
 
     def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
@@ -239,7 +246,6 @@ class Dispatcher:
             self._dirty = True
         self._paced = room_at < math.inf and verdicts.admitted == len(asked)
         self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
-        self._dirty = self._dirty or self._passing is not None
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:
             self._ask_again_at = min(room_at, now + verdicts.ask_again_s)
