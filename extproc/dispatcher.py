@@ -70,6 +70,8 @@ class Dispatcher:
         self._passing: Waiter[Place] | None = None
         """Asked for alone, next: a small one that goes before a large one at the head."""
         self._newcomers: list[Waiter[Place]] = []
+        self._joined: list[Want] = []
+        """Who came to a line that stands since it was last asked for, and could not go by what was known then."""
         self._dirty = self._settling = False
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
@@ -102,7 +104,10 @@ class Dispatcher:
         waiter, made_room = self._waiters.enqueue(submission, now, judged=blocked)
         if not blocked:
             self._newcomers.append(waiter)
-        self._dirty = self._dirty or made_room or not blocked or self._may_pass(want)
+        if made_room or not blocked or self._may_pass(want):
+            self._dirty = True
+        elif self._asked is not None:
+            self._joined.append(want)
         self._settle()
         if (place := waiter.item).verdict is not None:
             return place.verdict
@@ -232,6 +237,8 @@ class Dispatcher:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
         `room_at`: when the pace lets the next one go; inf: it stopped nobody."""
         asked, self._asked = self._asked or [], None
+        joined, self._joined = self._joined, []
+        self._dirty = self._dirty or any(self._may_pass(want) for want in joined)
         now = self._clock.now()
         for waiter in asked[: verdicts.admitted]:
             if self._waiters.called(waiter, now):

@@ -135,6 +135,21 @@ async def test_a_burst_behind_a_line_that_stands_makes_no_calls() -> None:
 
 
 @virtual
+async def test_who_comes_while_we_tell_of_an_end_passes_a_large_one_that_still_does_not_fit() -> None:
+    """By what was known when it came it did not fit, and by the time that was told nobody asked for it."""
+    pool = SlowPool(limited(tokens=60))
+    await pool.ticket(P0, tokens=30)
+    ends = await pool.ticket(P0, tokens=20)
+    large = pool.send(P0, tokens=40)
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    ends.end(End.COMPLETED)
+    small = pool.send(P0, tokens=15)
+    await asyncio.sleep(5 * ROUND_TRIP_S)
+    assert small.verdict.done()
+    assert not large.verdict.done()
+
+
+@virtual
 async def test_who_leaves_while_we_ask_gives_back_what_it_was_granted() -> None:
     pool = SlowPool(limited(slots=1))
     leaver = pool.send(P1)
