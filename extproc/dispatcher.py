@@ -76,7 +76,7 @@ class Dispatcher:
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
         self._paced = False
-        """The last ask stopped at whom the pace holds back, and nothing else does."""
+        """At the last ask the pace held back the first in line, and nothing else did."""
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission, who: Callable[[], Sender]) -> Rejection | None:
@@ -205,6 +205,11 @@ class Dispatcher:
         changes nothing for those before it, for whom somebody has asked already."""
         return (self._ledger.total + want.load).fits(self._ledger.state.limits[want.priority])
 
+    def _first_has_room(self) -> bool:
+        """Somebody waits, and for the first of them there is room."""
+        first = next(self._bands.heads(), None)
+        return first is not None and self._may_pass(Want(first.priority, first.load))
+
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""
         if self._asked is not None or self._settling or self._bands.count:
@@ -251,7 +256,7 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._paced = room_at < math.inf and verdicts.admitted == len(asked)
+        self._paced = room_at < math.inf and verdicts.admitted == len(asked) and self._first_has_room()
         self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:
