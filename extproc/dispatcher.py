@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from extproc.clock import Alarm, Clock
@@ -70,11 +70,13 @@ class Dispatcher:
         self._passing: Waiter[Place] | None = None
         """Asked for alone, next: a small one that goes before a large one at the head."""
         self._newcomers: list[Waiter[Place]] = []
+        self._joined: list[Want] = []
+        """Who came to a line that stands since it was last asked for, and could not go by what was known then."""
         self._dirty = self._settling = False
         self._alarm = Alarm(clock, self._on_alarm)
         self._ask_again_at = math.inf
         self._paced = False
-        """The last ask stopped at whom the pace holds back, and nothing else does."""
+        """At the last ask the pace held back the first in line, and nothing else did."""
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission, who: Callable[[], Sender]) -> Rejection | None:
@@ -102,7 +104,10 @@ class Dispatcher:
         waiter, made_room = self._waiters.enqueue(submission, now, judged=blocked)
         if not blocked:
             self._newcomers.append(waiter)
-        self._dirty = self._dirty or made_room or not blocked or self._may_pass(want)
+        if made_room or not blocked or self._may_pass(want):
+            self._dirty = True
+        elif self._asked is not None:
+            self._joined.append(want)
         self._settle()
         if (place := waiter.item).verdict is not None:
             return place.verdict
@@ -185,8 +190,7 @@ class Dispatcher:
         now = self._clock.now()
         try:
             while True:
-                if self._dirty and self._asked is None:
-                    self._dirty = False
+                if self._asked is None and (self._dirty or self._passing is not None):
                     self._ask(now)
                 elif (due_at := self._waiters.drop_overdue(now)) is None:
                     self._dirty = True
@@ -201,6 +205,11 @@ class Dispatcher:
         changes nothing for those before it, for whom somebody has asked already."""
         return (self._ledger.total + want.load).fits(self._ledger.state.limits[want.priority])
 
+    def _first_has_room(self) -> bool:
+        """Somebody waits, and for the first of them there is room."""
+        first = next(self._bands.heads(), None)
+        return first is not None and self._may_pass(Want(first.priority, first.load))
+
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""
         if self._asked is not None or self._settling or self._bands.count:
@@ -213,18 +222,28 @@ class Dispatcher:
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
-        heads = (self._passing,) if self._passing else islice(self._bands.heads(), _WANTS_PER_ASK)
+        heads, unheard = self._next()
         self._asked, room_at = self._holds.lets(heads, now, self._pace)
-        unheard, self._newcomers = self._newcomers, []
         ask = self._holds.ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
         self._holds.told()
-        self._passing, self._ask_again_at = None, math.inf
+        self._ask_again_at = math.inf
         self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard, room_at=room_at))
+
+    def _next(self) -> tuple[Iterable[Waiter[Place]], list[Waiter[Place]]]:
+        """Whom to ask for, and the newcomers to whom the answer is one. Who passes is asked for alone: what came up meanwhile
+        still calls for the line's own ask."""
+        if (passing := self._passing) is not None:
+            self._passing = None
+            return (passing,), []
+        newcomers, self._newcomers, self._dirty = self._newcomers, [], False
+        return islice(self._bands.heads(), _WANTS_PER_ASK), newcomers
 
     def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
         """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
         `room_at`: when the pace lets the next one go; inf: it stopped nobody."""
         asked, self._asked = self._asked or [], None
+        joined, self._joined = self._joined, []
+        self._dirty = self._dirty or any(self._may_pass(want) for want in joined)
         now = self._clock.now()
         for waiter in asked[: verdicts.admitted]:
             if self._waiters.called(waiter, now):
@@ -237,9 +256,8 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._paced = room_at < math.inf and verdicts.admitted == len(asked)
+        self._paced = room_at < math.inf and verdicts.admitted == len(asked) and self._first_has_room()
         self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
-        self._dirty = self._dirty or self._passing is not None
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:
             self._ask_again_at = min(room_at, now + verdicts.ask_again_s)

@@ -227,6 +227,7 @@ class SharedLedger:
             self._go_alone()
             return
         answer, told = read
+        news = told is not None or answer.replicas != self._replicas
         in_time = not call.deadline.passed and now - call.at <= BELIEVED_S
         self._watch.state_called("ok" if in_time else "late")
         self._standing.heard(now, in_time=in_time, said_alone=call.report.alone)
@@ -238,6 +239,8 @@ class SharedLedger:
             self._settle(call.pending, answer)
         if in_time and self._standing.alone:
             self._hear_again()
+        elif news and call.pending is None:
+            self._wake()
 
     def _report(self, now: float, wants: Sequence[Want]) -> Report:
         return self._reports.next(now, self._standing, in_use=self._in_use, ghosts=self._ghosts, wants=wants)

@@ -628,7 +628,18 @@ async def test_whom_a_limit_holds_back_the_pace_does_not() -> None:
     pool.ticket(P1, tokens=500)
     for _ in range(2):
         pool.waiting(P1, tokens=150)
-    await asyncio.sleep(1)
+    for _ in range(10):
+        assert not pool.dispatcher.demand(pool.clock.now()).paced
+        await asyncio.sleep(0.1)
+
+
+@virtual
+async def test_the_pace_holds_nobody_back_where_nobody_waits() -> None:
+    pool = Pool(
+        replace(PACED, saturation=1.0), ALL_TAIL.replace("timeout: 60s", "timeout: 60s, dropPolicy: fast-reject")
+    )
+    pool.ticket(P1, tokens=500)
+    pool.refused(P2, tokens=150)
     assert not pool.dispatcher.demand(pool.clock.now()).paced
 
 

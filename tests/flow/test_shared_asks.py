@@ -4,7 +4,8 @@ store hears of this replica often enough."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from extproc.care import RAMP_S
 from extproc.clock import LoopClock
 from extproc.errors import StateUnavailable
 from extproc.model import NOTHING, Demand, Finished, Hold, Latency, Load, PoolState, Priority
@@ -151,10 +153,12 @@ ENDS = st.lists(st.builds(End, st.sampled_from(Said), _SECONDS | st.just(NEVER))
 EVENTS = st.lists(st.tuples(st.sampled_from(Event), _SECONDS), max_size=30)
 
 
-def ledger_on(line: Line, clock: LoopClock, *, on_change: Callable[[], None] = lambda: None) -> SharedLedger:
+def ledger_on(
+    line: Line, clock: LoopClock, *, replica: str = REPLICA, on_change: Callable[[], None] = lambda: None
+) -> SharedLedger:
     return SharedLedger(
         "main",
-        REPLICA,
+        replica,
         link=line,
         keys=KEYS,
         initial=PoolState(limits=(NOTHING,) * 3),
@@ -275,3 +279,71 @@ async def test_a_silent_store_cuts_off_who_asks_before_the_call_to_it_is_given_u
     assert loop.time() < 2 * CUT_OFF_S
     running.cancel()
     await asyncio.wait({running})
+
+
+class Waiter:
+    """One who waits for `slots`, and asks again when the ledger says so and never otherwise."""
+
+    def __init__(self, ledger: SharedLedger, clock: LoopClock, *, slots: float) -> None:
+        self.admitted = False
+        self._ledger = ledger
+        self._clock = clock
+        self._want = Want(Priority.P1, Load(10, slots))
+        ledger.on_wake(self.ask)
+        self.ask()
+
+    def ask(self) -> None:
+        if not self.admitted:
+            self._ledger.ask(Ask((NOTHING, NOTHING, NOTHING), [self._want]), self._hear)
+
+    def _hear(self, verdicts: Verdicts) -> None:
+        self.admitted = verdicts.admitted > 0
+        if verdicts.ask_again_s is not None:
+            self._clock.call_at(self._clock.now() + verdicts.ask_again_s, self.ask)
+
+
+@asynccontextmanager
+async def running_on(store: VirtualStore, replica: str = REPLICA) -> AsyncIterator[SharedLedger]:
+    """Nothing is lost but what is said to all."""
+    ledger = ledger_on(Line(store, ()), LoopClock(store.loop), replica=replica)
+    running = asyncio.ensure_future(ledger.run())
+    await asyncio.sleep(HEARTBEAT_S + A_LITTLE_S)
+    yield ledger
+    running.cancel()
+    await asyncio.wait({running})
+
+
+def put(store: VirtualStore, state: PoolState) -> None:
+    """As a leader would, whose message is lost."""
+    packed, fingerprint = pack_state(state)
+    arguments = ("", "leader", 0, 0.0, packed, fingerprint, KEYS.channel, 0)
+    store.run(Script("publish"), (KEYS.facts, KEYS.demand), arguments)
+
+
+@virtual
+async def test_who_waits_hears_of_a_new_state_also_where_its_message_was_lost() -> None:
+    store = VirtualStore(asyncio.get_running_loop())
+    put(store, limited(1))
+    async with running_on(store) as ledger:
+        await asyncio.sleep(RAMP_S)
+        waiter = Waiter(ledger, LoopClock(store.loop), slots=2)
+        await asyncio.sleep(2 * HEARTBEAT_S)
+        assert not waiter.admitted
+        put(store, limited(2))
+        await asyncio.sleep(HEARTBEAT_S + A_LITTLE_S)
+        assert waiter.admitted
+
+
+@virtual
+async def test_a_replica_that_joins_passes_nobody_who_waits_at_one_that_was_by_itself() -> None:
+    store = VirtualStore(asyncio.get_running_loop())
+    put(store, limited(1))
+    async with running_on(store) as ledger:
+        await asyncio.sleep(RAMP_S)
+        Waiter(ledger, LoopClock(store.loop), slots=2)
+        await asyncio.sleep(2 * HEARTBEAT_S)
+        async with running_on(store, "b") as joined:
+            await asyncio.sleep(HEARTBEAT_S)
+            newcomer = Waiter(joined, LoopClock(store.loop), slots=1)
+            await asyncio.sleep(A_LITTLE_S)
+            assert not newcomer.admitted
