@@ -256,7 +256,9 @@ class Dispatcher:
         elif self._bands.count:
             self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
             self._dirty = True
-        self._paced = room_at < math.inf and verdicts.admitted == len(asked) and self._first_has_room()
+        if verdicts.admitted < len(asked):
+            room_at = math.inf  # the line stands before it comes to whom the pace stops
+        self._paced = room_at < math.inf and self._first_has_room()
         self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
         self._ask_again_at = room_at
         if verdicts.ask_again_s is not None:

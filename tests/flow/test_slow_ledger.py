@@ -12,7 +12,7 @@ from extproc.config import parse_policy
 from extproc.dispatcher import Dispatcher
 from extproc.identity import Sender
 from extproc.levels import Levels
-from extproc.model import NOTHING, Cost, End, Load, Outcome, PoolState, Priority, Rejection
+from extproc.model import NOTHING, Cost, End, Load, Outcome, Pace, PoolState, Priority, Rejection
 from extproc.ports import Ask, Verdicts
 from extproc.state.local import LocalLedger
 from extproc.submission import Submission
@@ -132,6 +132,21 @@ async def test_a_burst_behind_a_line_that_stands_makes_no_calls() -> None:
         assert isinstance(running, Ticket)
         running.end(End.COMPLETED)
         running = await one.verdict
+
+
+@virtual
+async def test_the_pace_asks_for_nobody_again_whom_the_limit_stops() -> None:
+    """It counted those before them as gone, was about to have room for the next, and asked for all every other millisecond."""
+    state = replace(limited(slots=1), pace=Pace(1000.0, (300.0, 200.0, 100.0)))
+    pool = SlowPool(state)
+    await pool.ticket(P0, tokens=10)
+    await asyncio.sleep(1)
+    pool.send(P1, tokens=120)
+    pool.send(P1, tokens=81)
+    await asyncio.sleep(0.5)
+    before = pool.ledger.asks
+    await asyncio.sleep(0.5)
+    assert pool.ledger.asks == before
 
 
 @virtual
