@@ -83,7 +83,7 @@ async def test_p0_elsewhere_goes_before_p2_here(server: Server) -> None:
 
 def _heard(server: Server) -> set[str]:
     with server.client() as client:
-        return {name.decode() for name in client.hkeys("{extproc:main}:3:replicas")}
+        return {name.decode() for name in client.hkeys(KEYS.replicas)}
 
 
 async def test_a_stopped_store_costs_nobody_more_than_the_deadline_and_the_way_back_is_found(server: Server) -> None:
