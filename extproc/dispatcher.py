@@ -4,16 +4,15 @@ Everything here is synchronous, so that no two decisions interleave: requests co
 ledger answers, a timer fires. Each of these changes the state and then runs `_settle`, which drops whoever's wait is
 over and asks the ledger for the rest until nothing more may go. There is no polling.
 
-Who may wait, and what the refused are told, is in `waiters.py`; what is held, in `holds.py`.
+Who may wait, and what the refused are told, is in `waiters.py`; whom to ask for, in `asks.py`; what is held, in `holds.py`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
 
+from extproc.asks import Asked, Asks
 from extproc.clock import Alarm, Clock
 from extproc.config import ControllerName, PoolPolicy, QueuePolicy, RetryAfterPolicy
 from extproc.holds import Holds
@@ -21,12 +20,10 @@ from extproc.identity import Sender
 from extproc.levels import Levels
 from extproc.model import Demand, End, Finished, Latency, Load, Outcome, Pace, PoolState, Priority, Rejection
 from extproc.ports import Ledger, Observer, Verdicts, Want
-from extproc.queues.bands import Bands, Waiter, pass_one
+from extproc.queues.bands import Bands, Waiter
 from extproc.submission import Submission
 from extproc.tickets import Place, Ticket, Waiting
 from extproc.waiters import Waiters
-
-_WANTS_PER_ASK = 16
 
 
 class Dispatcher:
@@ -65,25 +62,16 @@ class Dispatcher:
             levels=levels,
             wall=wall,
         )
-        self._bands = self._waiters.bands
-        self._asked: list[Waiter[Place]] | None = None
-        self._passing: Waiter[Place] | None = None
-        """Asked for alone, next: a small one that goes before a large one at the head."""
-        self._newcomers: list[Waiter[Place]] = []
-        self._joined: list[Want] = []
-        """Who came to a line that stands since it was last asked for, and could not go by what was known then."""
-        self._dirty = self._settling = False
+        self.bands: Bands[Place] = self._waiters.bands
+        """For reading only."""
+        self._asks = Asks(ledger, self.bands, self._holds)
+        self._settling = False
         self._alarm = Alarm(clock, self._on_alarm)
-        self._ask_again_at = math.inf
-        self._paced = False
-        """At the last ask the pace held back the first in line, and nothing else did."""
         ledger.on_wake(self._on_wake)
 
     def refuse_on_arrival(self, submission: Submission, who: Callable[[], Sender]) -> Rejection | None:
-        """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered.
-
-        `who`: whose request it is, asked for only where some are refused outright.
-        """
+        """What can be said before the body is here; the cost in `submission` is a guess. Counts the request as offered. `who`:
+        whose request it is, asked for only where some are refused outright."""
         return self._waiters.refuse_on_arrival(submission, who)
 
     def submit(self, submission: Submission) -> Ticket | Waiting | Rejection:
@@ -93,22 +81,17 @@ class Dispatcher:
             return self.refuse(Outcome.DRAINING, submission)
         submission = submission.bounded(self._ledger.state)
         self._holds.traffic.costed(submission.cost.load)
-        self._bands[submission.priority].shares.seen(submission.tenant, now)
-        blocked = self._bands.blocked(submission.priority)
+        self.bands[submission.priority].shares.seen(submission.tenant, now)
+        blocked = self.bands.blocked(submission.priority)
         if refusal := self._waiters.judge(submission, now, waits=blocked):
             return refusal
         want = Want(submission.priority, submission.cost.load)
         if self._holds.lets([submission], now, self._pace)[0] and self._at_once([want]):
-            self._bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
+            self.bands[submission.priority].pass_by(submission.tenant, submission.cost.load)
             return self._grant(submission, now, waited_s=0.0)
         waiter, made_room = self._waiters.enqueue(submission, now, judged=blocked)
-        if not blocked:
-            self._newcomers.append(waiter)
-        if made_room or not blocked or self._may_pass(want):
-            self._dirty = True
-        elif self._asked is not None:
-            self._joined.append(want)
-        self._settle()
+        self._asks.joined(waiter)
+        self._settle(needed=made_room)
         if (place := waiter.item).verdict is not None:
             return place.verdict
         place.future = self._new_future()
@@ -135,17 +118,16 @@ class Dispatcher:
         """A new policy under whoever waits and whatever is held."""
         self._goes_by_latency = ControllerName.VEGAS in pool.controllers
         self._waiters.use(queues, retry=retry, longest_wait_s=longest_wait_s, secret=secret)
-        self._dirty = self._dirty or self._bands.count > 0
-        self._settle()
+        self._settle(needed=self.bands.count > 0)
 
     def drain(self) -> None:
         """From now on nobody is let in; who waits is answered."""
-        self._dirty = self._dirty or self._bands.count > 0
+        waits = self.bands.count > 0
         self._waiters.drain()
-        self._settle()
+        self._settle(needed=waits)
 
     def demand(self, now: float) -> Demand:
-        return self._holds.demand(now, self._bands.waiting(), paced=self._paced)
+        return self._holds.demand(now, self.bands.waiting(), paced=self._asks.paced)
 
     def take_latencies(self) -> tuple[Latency, ...]:
         return self._holds.traffic.take_latencies()
@@ -172,98 +154,57 @@ class Dispatcher:
         return self._ledger.state
 
     @property
-    def bands(self) -> Bands[Place]:
-        """For reading only."""
-        return self._bands
-
-    @property
     def _pace(self) -> Pace | None:
         """This replica's part of the pool's."""
         pace = self._ledger.state.pace
         return None if pace is None else pace.shared(self._ledger.replicas)
 
-    def _settle(self) -> None:
-        """Asks while there is something to ask, drops whoever is overdue. Not reentrant: inner calls only mark."""
+    def _settle(self, *, needed: bool) -> None:
+        """Asks while there is something to ask, drops whoever is overdue. `needed`: what happened calls for an ask. Not
+        reentrant: inner calls only mark."""
+        self._asks.needed |= needed
         if self._settling:
             return
         self._settling = True
         now = self._clock.now()
         try:
             while True:
-                if self._asked is None and (self._dirty or self._passing is not None):
+                if self._asks.due:
                     self._ask(now)
                 elif (due_at := self._waiters.drop_overdue(now)) is None:
-                    self._dirty = True
+                    self._asks.needed = True
                 else:
                     break
         finally:
             self._settling = False
-        self._alarm.by(min(due_at, self._ask_again_at))
-
-    def _may_pass(self, want: Want) -> bool:
-        """Whether an ask could let in a newcomer to a line that stands. What does not fit into what is left cannot go, and
-        changes nothing for those before it, for whom somebody has asked already."""
-        return (self._ledger.total + want.load).fits(self._ledger.state.limits[want.priority])
-
-    def _first_has_room(self) -> bool:
-        """Somebody waits, and for the first of them there is room."""
-        first = next(self._bands.heads(), None)
-        return first is not None and self._may_pass(Want(first.priority, first.load))
+        self._alarm.by(min(due_at, self._asks.again_at))
 
     def _at_once(self, wants: Sequence[Want] = ()) -> bool:
         """Where nobody stands in line, and the ledger answers here and now, nobody needs to: True where all wants may go."""
-        if self._asked is not None or self._settling or self._bands.count:
+        if self._asks.open or self._settling or self.bands.count:
             return False
-        verdicts = self._ledger.at_once(self._holds.ask(wants))
-        if verdicts is None:
+        if (verdicts := self._ledger.at_once(self._holds.ask(wants))) is None:
             return False
-        self._holds.told()
-        self._dirty, self._ask_again_at, self._paced = False, math.inf, False
+        self._asks.answered_at_once()
         return verdicts.admitted == len(wants)
 
     def _ask(self, now: float) -> None:
-        heads, unheard = self._next()
-        self._asked, room_at = self._holds.lets(heads, now, self._pace)
-        ask = self._holds.ask([Want(waiter.priority, waiter.load, now - waiter.arrived) for waiter in self._asked])
-        self._holds.told()
-        self._ask_again_at = math.inf
-        self._ledger.ask(ask, lambda verdicts: self._on_verdicts(verdicts, unheard, room_at=room_at))
+        asked = self._asks.next(now, self._pace)
+        self._ledger.ask(asked.ask, lambda verdicts: self._on_verdicts(asked, verdicts))
 
-    def _next(self) -> tuple[Iterable[Waiter[Place]], list[Waiter[Place]]]:
-        """Whom to ask for, and the newcomers to whom the answer is one. Who passes is asked for alone: what came up meanwhile
-        still calls for the line's own ask."""
-        if (passing := self._passing) is not None:
-            self._passing = None
-            return (passing,), []
-        newcomers, self._newcomers, self._dirty = self._newcomers, [], False
-        return islice(self._bands.heads(), _WANTS_PER_ASK), newcomers
-
-    def _on_verdicts(self, verdicts: Verdicts, newcomers: list[Waiter[Place]], *, room_at: float) -> None:
-        """`newcomers`: who came before this ask. A line that stops has stopped for all of them, asked for by name or not.
-        `room_at`: when the pace lets the next one go; inf: it stopped nobody."""
-        asked, self._asked = self._asked or [], None
-        joined, self._joined = self._joined, []
-        self._dirty = self._dirty or any(self._may_pass(want) for want in joined)
+    def _on_verdicts(self, asked: Asked[Place], verdicts: Verdicts) -> None:
         now = self._clock.now()
-        for waiter in asked[: verdicts.admitted]:
+        self._asks.answered()
+        for waiter in asked.waiters[: verdicts.admitted]:
             if self._waiters.called(waiter, now):
                 waiter.item.deliver(self._grant(waiter.item.submission, now, waited_s=now - waiter.arrived))
             else:
-                self._dirty = True  # what it was granted goes back with the next ask
-        if verdicts.admitted < len(asked) or room_at < math.inf:
-            for waiter in newcomers:
-                self._dirty |= self._waiters.stay_or_go(waiter, now)
-        elif self._bands.count:
-            self._newcomers += (waiter for waiter in newcomers if waiter.item.verdict is None)
-            self._dirty = True
-        if verdicts.admitted < len(asked):
-            room_at = math.inf  # the line stands before it comes to whom the pace stops
-        self._paced = room_at < math.inf and self._first_has_room()
-        self._passing = pass_one(asked[verdicts.admitted :], verdicts.state, verdicts.total)
-        self._ask_again_at = room_at
-        if verdicts.ask_again_s is not None:
-            self._ask_again_at = min(room_at, now + verdicts.ask_again_s)
-        self._settle()
+                self._asks.needed = True  # what it was granted goes back with the next ask
+        if asked.stops(verdicts.admitted):
+            for waiter in asked.newcomers:
+                self._asks.needed |= self._waiters.stay_or_go(waiter, now)
+        self._asks.acted_on(asked, verdicts, now=now)
+        self._settle(needed=False)
 
     def _grant(self, submission: Submission, now: float, *, waited_s: float) -> Ticket:
         priority, load = submission.priority, submission.cost.load
@@ -273,7 +214,7 @@ class Dispatcher:
             pool=self.pool,
             priority=priority,
             cost=submission.cost,
-            tenant=self._bands[priority].shares.began(submission.tenant, load, now),
+            tenant=self.bands[priority].shares.began(submission.tenant, load, now),
             admitted_at=now,
             waited_s=waited_s,
             on_end=self._on_end,
@@ -289,8 +230,7 @@ class Dispatcher:
         elif self._waiters.left(waiter):
             if ghost:
                 self._holds.add_ghost(waiter.load)
-            self._dirty = True
-            self._settle()
+            self._settle(needed=True)
 
     def _on_end(self, ticket: Ticket, how: End) -> None:
         now = self._clock.now()
@@ -298,17 +238,13 @@ class Dispatcher:
         self._holds.ended(ticket.priority, cost.load, how, Latency(held_s, ticket.ttft_s, ticket.tpot_s))
         if how is not End.GHOST and (pace := self._pace) is not None:
             self._holds.prompt_over(cost.prompt_tokens, ticket.prefilled_at, now, pace)
-        self._bands[ticket.priority].shares.ended(ticket.tenant, cost.load)
+        self.bands[ticket.priority].shares.ended(ticket.tenant, cost.load)
         self._observer.ended(how, ticket.priority, self.pool, held_s=held_s)
         if not self._at_once():
-            self._dirty = True
-            self._settle()
+            self._settle(needed=True)
 
     def _on_wake(self) -> None:
-        self._dirty = self._dirty or self._bands.count > 0
-        self._settle()
+        self._settle(needed=self.bands.count > 0)
 
     def _on_alarm(self) -> None:
-        if self._clock.now() >= self._ask_again_at:
-            self._dirty = True
-        self._settle()
+        self._settle(needed=self._clock.now() >= self._asks.again_at)
