@@ -50,6 +50,9 @@ SEEKS_PER_S, BRAKES = 0.4, 2.0
 in units of backlog: steps of full chunks are near their bound while the engines could take more."""
 FRESH_SCRAPES = 3.0
 """A line in an engine is believed for so many scrape intervals: it is worked off in less than a sample is believed."""
+STRANGERS_S, SURPLUS = 20.0, 0.05
+"""What the engines show beyond what we have there is others' work where it stays so long, about. What comes beyond that at once
+has ended meanwhile, and the page is old; but for so large a share, in which a young page is wrong as well."""
 MISSED_S = 10.0
 """An engine whose page is silent may still work: so long, about, P0 may take the place of what ends there."""
 BUSY_S, BUSY_FROM = 2.0, 0.8
@@ -65,7 +68,8 @@ class FusedMemory:
     """`bias`: KV tokens in the fullest engine per token counted, as if all were like it. `pace`: prompt tokens per second and
     engine; None before the first. `lean`: its factor for now. `engines`: that
     report, and what is left of those that did. `busy`: share of the last time in which work waited. `recent`: KV tokens
-    that we may have in the engines as they show themselves. `foreign`: share of the cache that others fill. `at`: last step."""
+    that we may have in the engines as they show themselves. `foreign`: share of the cache that others fill; `strangers`: mean
+    surplus of sequences, inf before the first. `at`: last step."""
 
     bias: float = 1.0
     pace: float | None = None
@@ -74,13 +78,15 @@ class FusedMemory:
     busy: float = 0.0
     recent: float = 0.0
     foreign: float = 0.0
+    strangers: float = math.inf
     at: float = -math.inf
 
 
 class _View(Struct, frozen=True, gc=False):
     """What a step goes by. `usage`: mean of the engines; `kept`: share of `recent` that is still believed. `slow`: duration of
     engine steps over what is wanted; `queue`: backlog in the engines over what is wanted, 1 is as deep as it shall be; `waits`:
-    work does; `held_back`: the pace, no limit, makes somebody wait."""
+    work does; `held_back`: the pace, and nothing else, makes somebody wait; `surplus`: sequences that the engines show beyond
+    what we have there."""
 
     elapsed_s: float
     engines: int
@@ -93,6 +99,7 @@ class _View(Struct, frozen=True, gc=False):
     queue: float
     waits: bool
     held_back: bool
+    surplus: float
 
 
 class Fused:
@@ -143,7 +150,10 @@ class Fused:
         in_use, waiting = sum(demand.in_use, NOTHING), sum(demand.waiting, NOTHING)
         steps_s = [sample.iteration_s for sample in reporting if sample.iteration_s]
         prompt_tokens = max(1.0, demand.mean_cost.tokens - (previous.expected_output_tokens or 0.0))
-        lines = [sample.waiting or 0 for sample in reporting if now - sample.at <= self._fresh_s]
+        fresh = [sample for sample in reporting if now - sample.at <= self._fresh_s]
+        surplus = sum((sample.running or 0) + (sample.waiting or 0) for sample in fresh) - in_use.slots
+        strange = surplus - self.memory.strangers - SURPLUS * in_use.slots
+        lines = _lines(fresh, gone=strange if demand.whole else 0.0)
         wanted_tokens = max(pace * self._policy.backlog_s, prompt_tokens)
         return _View(
             elapsed_s=min(LONGEST_S, now - self.memory.at),
@@ -158,7 +168,14 @@ class Fused:
             queue=(sum(lines) / len(lines) + max(lines)) / 2 * prompt_tokens / wanted_tokens if lines else 1.0,
             waits=waiting.tokens > WAITS_S * (demand.drain_per_s or NOTHING).tokens,
             held_back=demand.paced,
+            surplus=surplus,
         )
+
+
+def _lines(fresh: Sequence[EngineSample], *, gone: float) -> list[float]:
+    """Requests waiting in each engine. `gone`: have ended since, so that those behind them have begun."""
+    each = max(0.0, gone) / max(1, len(fresh))
+    return [max(0.0, (sample.waiting or 0) - each) for sample in fresh]
 
 
 def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
@@ -167,12 +184,15 @@ def _learned(memory: FusedMemory, view: _View, *, pace: float) -> FusedMemory:
     if room < 0 or view.held_back:
         pace *= math.exp(SEEKS_PER_S * view.elapsed_s * max(-1.0, room))
     recent = max(view.in_use.tokens, memory.recent * view.kept)
+    surplus = max(0.0, view.surplus)  # an engine whose page is silent is missing from what is shown
+    strangers = surplus if memory.strangers == math.inf else memory.strangers
     return replace(
         memory,
         bias=_bias(memory.bias, view),
         pace=max(LEAST_PACE, pace),
         recent=recent,
         foreign=max(0.0, view.usage - MOST_BIAS * recent / view.capacity_tokens),
+        strangers=surplus + (strangers - surplus) * math.exp(-view.elapsed_s / STRANGERS_S),
     )
 
 

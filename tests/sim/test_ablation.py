@@ -37,7 +37,7 @@ def test_long_prompts_that_need_no_room_for_the_whole_of_them_are_let_in_at_othe
 
 def test_every_part_of_the_memory_can_be_off() -> None:
     """But the pace, which is a part of the state, and what others are made of."""
-    used = FusedMemory(0.5, 1000.0, 0.5, engines=2.0, busy=0.5, recent=9.0, foreign=0.5, at=1.0)
+    used = FusedMemory(0.5, 1000.0, 0.5, engines=2.0, busy=0.5, recent=9.0, foreign=0.5, strangers=9.0, at=1.0)
     left = [part.memory(used) for part in PARTS.values()]
     changed = {f.name for f in fields(FusedMemory) for one in left if getattr(one, f.name) != getattr(used, f.name)}
     assert changed == {f.name for f in fields(FusedMemory)} - {"pace", "recent", "at"}

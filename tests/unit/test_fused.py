@@ -55,6 +55,7 @@ class _Bench:
         *,
         usage: Sequence[float | None] = (0.1,),
         lines: Sequence[int] | None = None,
+        running: Sequence[int] | None = None,
         step_s: float | None = None,
     ) -> PoolState:
         for _ in range(times):
@@ -65,6 +66,7 @@ class _Bench:
                     at=self.now,
                     kv_usage=share,
                     kv_capacity_tokens=CAPACITY,
+                    running=running[i] if running else None,
                     waiting=lines[i] if lines else 0,
                     iteration_s=step_s,
                 )
@@ -203,6 +205,7 @@ def test_else_it_stays(waiting: float) -> None:
 def test_a_line_in_the_engines_slows_the_pace_at_once_and_for_good_where_it_stays() -> None:
     """The backlog wanted is 0.2 s of 4000 tokens a second: eight requests of 100 in the engine's line."""
     bench = _Bench()
+    bench.holds(8_000, slots=100)
     bench.step()
     assert bench.rate == pytest.approx(4000)
     bench.step(lines=(8,))
@@ -220,6 +223,24 @@ def test_a_line_in_one_of_many_counts_half() -> None:
     assert bench.law.memory.lean == pytest.approx(1 + LEANS * (1 - (1.6 + 16) / 2 / 8))
 
 
+def test_who_has_ended_here_stands_in_no_line_whatever_an_old_page_shows() -> None:
+    bench = _Bench()
+    bench.holds(16_000, slots=200)
+    bench.step(lines=(40,), running=(160,))
+    assert bench.law.memory.lean < 1
+    bench.holds(12_000, slots=150)
+    bench.step(lines=(40,), running=(160,))
+    assert bench.law.memory.lean == 1
+
+
+def test_sequences_of_others_that_stay_hide_no_line() -> None:
+    bench = _Bench()
+    bench.holds(16_000, slots=100)
+    bench.step(60 * ONE_S, lines=(0,), running=(200,))
+    bench.step(lines=(40,), running=(160,))
+    assert bench.law.memory.lean < 1
+
+
 def test_an_old_line_says_nothing() -> None:
     bench = _Bench()
     bench.step(lines=(20,))
@@ -231,6 +252,7 @@ def test_an_old_line_says_nothing() -> None:
 def test_while_a_line_stands_p0_still_finds_room_before_it() -> None:
     """Only what is let in leans, not what the engines can do, nor P0's depth."""
     bench = _Bench()
+    bench.holds(8_000, slots=100)
     bench.step()
     bench.step(lines=(80,))
     pace = bench.state.pace

@@ -3,6 +3,7 @@ the product does without it; the product has no switches for that."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,7 @@ PLACES = (
     *(("sweep", 2.0), ("sweep", 5.0), ("1-step", 2.0), ("2-shift-tokens", 2.0), ("2-shift-requests", 0.7)),
     *(("4-cancel-storm", 2.0), ("5-engines-lost", 2.0), ("6-frozen-endpoint", 2.0), ("8-store-lost", 2.0)),
     *(("9-replicas", 2.0), ("10-tenant-flood", 2.0), ("11-bimodal", 2.0), ("small-cache", 2.0)),
-    *(("small-cache", 5.0), ("slow-cards", 2.0), ("restart", 2.0), ("bypass", 2.0)),
+    *(("6-delayed", 2.0), ("small-cache", 5.0), ("slow-cards", 2.0), ("restart", 2.0), ("bypass", 2.0)),
 )
 """Scenario and load of each cell."""
 
@@ -53,6 +54,7 @@ _TABLE = (
     Part("lean", lambda memory: replace(memory, lean=1.0)),
     Part("bias", lambda memory: replace(memory, bias=1.0)),
     Part("foreign", lambda memory: replace(memory, foreign=0.0)),
+    Part("what has ended since", lambda memory: replace(memory, strangers=math.inf)),
     Part("engines that fell silent", lambda memory: replace(memory, engines=0.0)),
     Part("pressure", lambda memory: replace(memory, busy=0.0)),
     Part("headroom", fused={"headroom": 0.0}),
