@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from extproc.errors import ConfigError
 from extproc.model import Priority
 from extproc.sim.world.cells import CHUNKS, cells, scenarios_named
+from extproc.sim.world.faults import schedule
 from extproc.sim.world.plot import NoPlot, draw
 from extproc.sim.world.record import Fate
 from extproc.sim.world.report import to_json
@@ -16,6 +18,8 @@ from extproc.sim.world.run import Cell, play, run_scenario, spans_of
 from extproc.sim.world.scenarios import SCENARIOS
 from extproc.sim.world.setup import Setup, policy_of
 from extproc.sim.world.setups import UnknownName, setup_named, setups
+from extproc.sim.world.world import World
+from tests.support.virtual import virtual
 
 HALF_LOAD = Cell("sweep", 0.5, 1024, 3)
 
@@ -53,6 +57,19 @@ def test_a_killed_replica_takes_nobody_with_it() -> None:
     diary = play(Cell("9-replicas", 0.5, 1024, 3), setup_named("fixed"))
     important = [record for record in diary.records if record.arrival.priority is not Priority.P2]
     assert {record.fate for record in important} == {Fate.ANSWERED}
+
+
+@virtual
+async def test_pages_are_as_old_as_their_scenario_says() -> None:
+    """Where one delay ends the next begins: the end must not undo that."""
+    scenario = SCENARIOS["6-delayed"]
+    world = World(scenario, setup_named("none"), spec=scenario.spec(1024), seed="any")
+    schedule(world, scenario.faults, from_s=0.0)
+    ages = []
+    for at_s in (1.0, 5.0, 12.0, 20.0, 27.0):
+        await asyncio.sleep(at_s - world.loop.time())
+        ages.append({machine.metrics.delay_s for machine in world.machines.values()})
+    assert ages == [{0.0}, {0.5}, {2.0}, {5.0}, {0.0}]
 
 
 def test_who_goes_past_the_service_waits_for_nobody_and_is_never_refused() -> None:
