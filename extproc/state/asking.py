@@ -149,8 +149,7 @@ class SharedLedger:
 
     def ask(self, ask: Ask, reply: Callable[[Verdicts], None]) -> None:
         now = self._clock.now()
-        if ask.hold is not None:
-            self._ghosts.hold = ask.hold
+        self._ghosts.hold = ask.hold or self._ghosts.hold
         self._ghosts.add(ask.ghosts, now)
         self._in_use = ask.in_use
         self._pending = _Pending(ask, reply, now)
