@@ -6,16 +6,13 @@ import asyncio
 import math
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from extproc.capacity import fits
-from extproc.model import NOTHING, End, Load, Outcome, Pace, Priority, Rejection, Tenant
-from extproc.ports import Want
+from extproc.model import End, Load, Outcome, Pace, Priority, Rejection
 from extproc.queues.bands import MOST_PASSES
-from extproc.sim.virtual_time import VirtualTimeLoop, run_virtual
+from extproc.sim.virtual_time import VirtualTimeLoop
 from extproc.tickets import Ticket, Waiting
+from tests.support.crowd import TENANTS, admitted
 from tests.support.pools import Pool, limited, reserving
 from tests.support.virtual import virtual
 from tests.support.waves import peak_over_mean, peak_over_mean_of_seconds
@@ -35,16 +32,7 @@ queues:
   - {priority: 1, name: one, maxQueueSize: 4, timeout: 15s, dropPolicy: tail}
   - {priority: 2, name: two, maxQueueSize: 4, timeout: 60s, dropPolicy: tail}
 """
-
-TENANTS = {"a": Tenant("a", weight=1), "b": Tenant("b", weight=0.1), "c": Tenant("c", weight=10)}
-
-
-def admitted(sent: Ticket | Waiting) -> Ticket | None:
-    """Its ticket, if it has one."""
-    if isinstance(sent, Ticket):
-        return sent
-    verdict = sent.verdict.result() if sent.verdict.done() and not sent.verdict.cancelled() else None
-    return verdict if isinstance(verdict, Ticket) else None
+_, LIGHT, HEAVY = TENANTS
 
 
 @virtual
@@ -445,11 +433,11 @@ async def test_small_ones_pass_a_large_one_at_the_head_but_not_for_ever() -> Non
 async def test_who_waited_behind_one_that_makes_room_for_a_newcomer_goes_at_once() -> None:
     pool = Pool(limited(slots=10, tokens=10), SHORT_TAIL.replace("maxQueueSize: 4", "maxQueueSize: 2"))
     pool.ticket(tokens=5)
-    large = pool.send(tokens=8, tenant=TENANTS["b"])
+    large = pool.send(tokens=8, tenant=LIGHT)
     for _ in range(MOST_PASSES):
         pool.ticket(tokens=3).end(End.COMPLETED)
     small = pool.waiting(tokens=3)
-    newcomer = pool.send(tokens=9, tenant=TENANTS["c"])
+    newcomer = pool.send(tokens=9, tenant=HEAVY)
     assert isinstance(large, Waiting)
     assert isinstance(large.verdict.result(), Rejection)
     assert admitted(small) is not None
@@ -462,45 +450,6 @@ async def test_nobody_passes_a_head_that_waits_for_a_slot() -> None:
     pool.ticket(tokens=500)
     pool.waiting(tokens=900)
     assert not pool.waiting(tokens=10).verdict.done()
-
-
-step = st.one_of(
-    st.tuples(st.just("send"), st.sampled_from(Priority), st.integers(1, 40), st.sampled_from("abc")),
-    st.tuples(st.sampled_from(["end", "leave"]), st.integers(0, 50)),
-    st.tuples(st.just("limit"), st.integers(0, 6), st.integers(0, 60)),
-)
-
-
-@given(steps=st.lists(step, min_size=5, max_size=80))
-@settings(max_examples=150)
-def test_nobody_at_the_head_of_the_line_waits_for_what_is_free(steps: list[tuple[object, ...]]) -> None:
-    async def play() -> None:
-        pool = Pool(limited(slots=4, tokens=60), SHORT_TAIL)
-        sent: list[Ticket | Waiting] = []
-        for what in steps:
-            match what:
-                case ("send", Priority() as priority, int(tokens), str(tenant)):
-                    if not isinstance(one := pool.send(priority, tokens=tokens, tenant=TENANTS[tenant]), Rejection):
-                        sent.append(one)
-                case ("end", int(which)):
-                    running = [ticket for one in sent if (ticket := admitted(one)) is not None]
-                    if running:
-                        ended = running[which % len(running)]
-                        ended.end(End.COMPLETED)
-                        sent = [one for one in sent if admitted(one) is not ended]
-                case ("leave", int(which)):
-                    if waiting := [one for one in sent if isinstance(one, Waiting) and not one.verdict.done()]:
-                        waiting[which % len(waiting)].leave(ghost=False)
-                case ("limit", int(slots), int(tokens)):
-                    pool.ledger.publish(limited(slots=slots, tokens=tokens))
-                case _:
-                    raise AssertionError(what)
-            head = next(pool.dispatcher.bands.heads(), None)
-            assert head is None or not fits(
-                Want(head.priority, head.load), pool.dispatcher.in_use, NOTHING, pool.dispatcher.state
-            )
-
-    run_virtual(play())
 
 
 @virtual
